@@ -137,7 +137,7 @@ class Isolation:
     ``rate``: probability of a later micro-batch. The operating system's generator makes the choice, not the streams of
     noise, Poisson sampling or probes, and global generators are restored. ``count``: micro-batches that were checked.
     ``apart``: whether finite gradients of rows of one
-    micro-batch were zero where those of others were not. ``generators``: the generators that the model has.
+    micro-batch were zero where those of others were not. ``generators``: those that the model's modules have.
     """
 
     def __init__(self, capture: Capture, rate: float) -> None:
@@ -154,7 +154,7 @@ class Isolation:
         self._width: int | None = None
         self._may_be_padded = True  # whether there are texts, and nothing names their padding
         self.count, self.apart = 0, False
-        self.generators: dict[torch.Generator, None] = {}  # in the order in which they were met
+        self.generators: list[torch.Generator] = []
 
     def check(self, losses: Losses, batch: Any, size: int, clipping_norm: float) -> None:
         """Raise an error unless results of some of ``size`` rows are independent of the others."""
@@ -169,8 +169,7 @@ class Isolation:
         self._width = width or self._width
         if due or unknown is not None:
             if size == 1:
-                pair = None if self._other is None else two_rows(batch, self._other)
-                rows = BatchRows(two_rows(batch, batch) if pair is None else pair, 2, self._padding)
+                rows = BatchRows(two_rows(batch, batch if self._other is None else self._other), 2, self._padding)
             elif unknown is not None:
                 rows = BatchRows(batch, size, {unknown})
             buffers = {name: value.detach().clone() for name, value in self._model.named_buffers()}
@@ -194,14 +193,14 @@ class Isolation:
         if self.count:
             self._chance.shuffle(others)
         few, many = (_Neighbours.of(chosen, others, most) for most in (_FEW, _MOST))
-        numbers = RandomNumbers(self._devices, self.generators)
+        numbers = RandomNumbers(self._model, self._devices)
+        self.generators = [*numbers.own]
         passes = _Passes(self._capture, losses, numbers)
         with numbers.again():
             first = numbers.states()
         with torch.autograd.set_multithreading_enabled(False):  # else a checkpoint's second run is not calm
             with passes.changed(len(few.order)):
-                noted = Draws(numbers, calm=False)
-                together = passes.run(rows.picked(few.order), len(few.order), few.own, draws=noted, apart=True)
+                together = passes.run(rows.picked(few.order), len(few.order), few.own, apart=True)
             if changed := self._restored(buffers):
                 raise TrainingStateError(changed_buffer(changed[0]))
             used = {value.dtype for uses in together.uses.values() for inputs, g in uses for value in (*inputs, g)}
@@ -216,7 +215,7 @@ class Isolation:
             beside = passes.beside(rows.picked(many.order), many, many.factors(1.0, first=_LARGE))
             copies = passes.beside(rows.picked(many.copies), many, many.factors(_LARGE, first=_LARGE))
             self._compare_beside(beside, copies, limits)
-            draws = Draws(numbers, calm=True) if has_draws else None
+            draws = ConstantDraws() if has_draws else None
             if calm is None:
                 calm = passes.run(rows.picked(chosen), len(chosen), [*range(len(chosen))], draws=draws)
             for place, row in enumerate(chosen):
@@ -228,19 +227,17 @@ class Isolation:
             if again is None or again.states != together.states:
                 raise TrainingStateError(f"what is drawn for a sample depends on earlier passes: {_OWN}")
             self._compare_beside(together, again, limits)
-        self.generators = dict.fromkeys(numbers.own)
         return finite
 
     def _chosen(self, rows: BatchRows) -> list[int]:
         """Choose two: at first of the row with most padding and the ends; later that row, or any, and another."""
         size = rows.size
-        most_padded = min(range(size), key=rows.columns)
         if self.count == 0:
-            return list(dict.fromkeys([most_padded, 0, size - 1]))[:2]
-        first = most_padded if rows.tells_padding else self._chance.randrange(size)
+            return list(dict.fromkeys([rows.most_padded, 0, size - 1]))[:2]
+        first = rows.most_padded if rows.tells_padding else self._chance.randrange(size)
         return [first, (first + 1 + self._chance.randrange(size - 1)) % size]
 
-    def _alone(self, passes: _Passes, rows: BatchRows, row: int, draws: Draws | None, *, cut: bool = True) -> _Pass:
+    def _alone(self, passes: _Passes, rows: BatchRows, row: int, draws: Any, *, cut: bool = True) -> _Pass:
         try:
             return passes.run(rows.alone(row, cut=cut), 1, [0], draws=draws)
         except (ParameterError, TrainingStateError):
@@ -283,23 +280,29 @@ class Isolation:
         allowed = loss * max(abs(mine), abs(its), 0.1)  # where a loss is smaller, rounding of its logits is not
         if not (within(abs(mine - its), allowed) if both_finite else str(mine) == str(its)):
             _refuse(one, row, other, same, loss, f"a loss depends on other samples: {_LOSSES}")
-        apart, lengths, worst = 0.0, [0.0, 0.0], (-1.0, "the model's outputs")  # squares
-        floor *= self._clipping_norm
-        if one.scores and other.scores:
-            both = [(one.scores[place], other.scores[place]) for place in one.scores.keys() & other.scores.keys()]
-            pairs = [(a[row].double(), b[same].double()) for a, b in both]
-            apart = sum(float((a - b).square().sum()) for a, b in pairs)
-            lengths = [sum(float(pair[which].square().sum()) for pair in pairs) for which in (0, 1)]
-            floor = gradient * 1e-3  # nor is that of a small gradient of logits
-        for layer in () if _is_same(one, row, other, same) else one.uses | other.uses:
-            first, second = (row_gradient(layer, a.uses.get(layer), at) for a, at in ((one, row), (other, same)))
+        # Nor is that of a small gradient of logits.
+        floor = gradient * 1e-3 if one.scores and other.scores else floor * self._clipping_norm
+        apart, lengths, worst = 0.0, [0.0, 0.0], (-1.0, "")  # squares
+        for name, first, second in _gradients(one, row, other, same):
             lengths = [lengths[0] + _square(first), lengths[1] + _square(second)]
             for key, value in second.items():  # in place: it may be as large as the model
                 first[key] = first[key].sub_(value) if key in first else value
-            apart, worst = apart + _square(first), max(worst, (_square(first), layer.name))
+            apart, worst = apart + _square(first), max(worst, (_square(first), name))
         finite, allowed = [*map(math.isfinite, lengths)], max(gradient * max(lengths) ** 0.5, floor)
         if any(finite) and not (all(finite) and within(apart**0.5, allowed)):  # else left out of the sum, both
             _refuse(one, row, other, same, loss, f"gradients at {worst[1]} depend on other samples: {_OWN}")
+
+
+def _gradients(one: _Pass, row: int, other: _Pass, same: int) -> Iterator[tuple[str, Any, Any]]:
+    """Yield both rows' gradients of outputs, or by layers; none if all that they are formed from is the same."""
+    rows = ((one, row), (other, same))
+    if one.scores and other.scores:
+        mine, its = ({place: value[at].double().clone() for place, value in a.scores.items()} for a, at in rows)
+        yield "the model's outputs", mine, its
+    elif not _is_same(one, row, other, same):
+        for layer in one.uses | other.uses:
+            mine, its = (row_gradient(layer, a.uses.get(layer), at) for a, at in rows)
+            yield layer.name, mine, its
 
 
 def _is_same(one: _Pass, row: int, other: _Pass, same: int) -> bool:
@@ -347,7 +350,7 @@ def _refuse(one: _Pass, row: int, other: _Pass, same: int, limit: float, said: s
     raise TrainingStateError(said)
 
 
-def _square(gradient: Mapping[nn.Parameter, torch.Tensor]) -> float:
+def _square(gradient: Mapping[Any, torch.Tensor]) -> float:
     return sum(float(sum_of_squares(value[None])) for value in gradient.values())
 
 
@@ -378,7 +381,7 @@ class _Passes:
         size: int,
         own: list[int],
         *,
-        draws: Draws | None = None,
+        draws: ConstantDraws | None = None,
         cut: bool = False,
         apart: bool = False,
     ) -> _Pass:
@@ -453,12 +456,13 @@ class _Passes:
 class RandomNumbers:
     """Draws of one check: the same in every pass, and generators have their own states again afterwards.
 
-    ``own``: generators of no library, with their states before the first draw.
+    ``own``: generators that are attributes of a model's modules, with their states.
     """
 
-    def __init__(self, devices: Sequence[torch.device], own: Iterable[torch.Generator]) -> None:
+    def __init__(self, model: nn.Module, devices: Sequence[torch.device]) -> None:
         self._devices, self._secret = devices, secrets.token_bytes(32)
-        self.own = {generator: generator.get_state() for generator in own}
+        values = [value for part in model.modules() for value in vars(part).values()]
+        self.own = {value: value.get_state() for value in values if isinstance(value, torch.Generator)}
 
     @contextmanager
     def again(self) -> Iterator[None]:
@@ -484,12 +488,8 @@ def _draws(operation: Any) -> bool:
     return torch.Tag.nondeterministic_seeded in operation.tags
 
 
-class Draws(TorchDispatchMode):  # type: ignore[misc]  # torch is skipped by mypy
-    """Notes generators with their states; ``calm``: dropout passes everything on, other draws are constants."""
-
-    def __init__(self, random_numbers: RandomNumbers, *, calm: bool) -> None:
-        super().__init__()
-        self._own, self.calm = random_numbers.own, calm
+class ConstantDraws(TorchDispatchMode):  # type: ignore[misc]  # torch is skipped by mypy
+    """Dropout passes everything on, and other draws are constants."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -498,11 +498,6 @@ class Draws(TorchDispatchMode):  # type: ignore[misc]  # torch is skipped by myp
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if not _draws(func):
-            return func(*args, **kwargs)
-        for value in (*args, *kwargs.values()):
-            if isinstance(value, torch.Generator) and value not in self._own:
-                self._own[value] = value.get_state()
-        if not self.calm:
             return func(*args, **kwargs)
         name = func.overloadpacket.__name__
         if name == "native_dropout":
