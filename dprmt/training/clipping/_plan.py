@@ -22,8 +22,9 @@ from dprmt.training.clipping._capture import Capture
 from dprmt.training.clipping._formed_layers import Layer, NormPolicy
 from dprmt.training.clipping._matrix_layers import NormsWanted, plan_layers, wanted_estimator
 from dprmt.training.clipping._modules import (
+    Trained,
     check_any_model,
-    check_model,
+    check_modules,
     check_optimizer,
     is_sharded,
     trainable_modules,
@@ -66,6 +67,8 @@ class ClippingPlan:
         that run one at a time.
     reason : str
         The reason for the regime, in a sentence.
+    modules : mapping of str to Trained
+        Trainable modules, in which gradients are formed; none where units run alone.
     layers : sequence of Layer
         How each trainable layer is normed and summed; none where units run alone.
     trained : mapping of str to Parameter
@@ -98,6 +101,7 @@ class ClippingPlan:
     replay: float = REPLAY
     regime: Regime = "rows"
     reason: str = "every row is a sample"
+    modules: Mapping[str, Trained] = field(default_factory=dict)
     layers: Sequence[Layer] = ()
     trained: Mapping[str, torch.nn.Parameter] = field(default_factory=dict)
 
@@ -193,13 +197,16 @@ class ClippingPlan:
             seconds, peak = measured(plain, device)
             for way in (*EXACT, *ESTIMATED):
                 policy = replace(self.policy, estimator=wanted_estimator(way, None), form=way == "exact")
-                layers = plan_layers(trainable_modules(self.model, policy.whole), policy)
+                layers = plan_layers(self.modules, policy)
                 plan = replace(self, policy=policy, layers=layers, record=_record(layers))
                 if way in ESTIMATED and not plan.record.estimated:
                     own, most = ways[1].seconds, ways[1].peak  # an exact norm costs less in every layer: the same steps
                 else:
                     own, most = plan._measured(losses, still, device)
-                epsilon = None if missing else _epsilon(plan.record, **given)
+                epsilon = None
+                if not missing:
+                    run = plan.record.mechanism(noise_multiplier, sampling)  # type: ignore[arg-type]
+                    epsilon = float(run.epsilon(steps=steps, delta=delta).upper)  # type: ignore[arg-type]
                 ways.append(WayCost(way, own, own / seconds, most, epsilon))
         return StepCosts(ways, seconds, peak)
 
@@ -258,7 +265,7 @@ class ClippingPlan:
         if self.subspaces is not None and getattr(optimizer, "subspaces", None) is not self.subspaces:
             allowed = "a DPGrape of the plan's subspaces: its rules are SGD, Adam with weight decay, and AdamBC"
             raise ParameterError("optimizer", type(optimizer).__name__, allowed)
-        if is_sharded(self.model) and isinstance(optimizer, DPGrape):
+        if self.policy.sharded and isinstance(optimizer, DPGrape):
             raise ParameterError("optimizer", "DPGrape", "one that moves whole gradients where parameters are sharded")
         if self.distributed:
             _same_start(self.model, optimizer)
@@ -366,41 +373,41 @@ def plan_private(
     largest = None if tokens is None else check_count("tokens", tokens)
     rate = check_real("replay", replay, low=0.0, high=1.0)
     _check_process_group(distributed)
+    check_any_model(model)
     generator = _shared_generator() if distributed and probe_generator is None else probe_generator
-    names, estimator = frozenset(whole), wanted_estimator(norms, generator)
+    estimator, taken = wanted_estimator(norms, generator), list(whole)
     if not isinstance(units, Units | None):
         raise ParameterError("units", units, "dprmt.training.clipping's Units(...), or None: every row is a sample")
-    rows = None if units is None else units.rows_per_unit
-    regime: tuple[Regime, str] = ("rows", ClippingPlan.reason)
     is_spread = is_sharded(model)
     if is_spread:
-        check_any_model(model)
-        for argument, value in (("units", units), ("subspaces", subspaces), ("whole", names or None)):
+        for argument, value in (("units", units), ("subspaces", subspaces), ("whole", taken or None)):
             if value is not None:
                 fix = f"remove {argument}, or do not shard the model"
                 raise ParameterError(argument, type(value).__name__, "left out where parameters are sharded", fix)
         if isinstance(estimator, HutchinsonEstimator) and estimator.everything:
             raise ParameterError("norms", norms, "without a rank where parameters are sharded")
+    regime, reason = ClippingPlan.regime, ClippingPlan.reason
     if units is not None:
-        regime = choose_regime(units, largest)
-    if regime[0] == "alone":
-        check_any_model(model)
-        trained, layers, policy = trained_parameters(model), [], NormPolicy()
+        regime, reason = choose_regime(units, largest)
+    trained = trained_parameters(model)
+    if regime == "alone":
+        modules, layers, policy = {}, [], NormPolicy()
         record = NormRecord([LayerRecord(name) for name in trained])
     else:
-        modules = check_model(model, whole=names)
-        if largest is not None and rows is not None:
-            largest *= rows  # a unit's gradient has the rank, and the rounding, of all its rows' tokens
+        modules = trainable_modules(model, taken)
+        check_modules(model, modules)
+        if largest is not None and units is not None and units.rows_per_unit is not None:
+            largest *= units.rows_per_unit  # a unit's gradient has the rank, and the rounding, of all its rows' tokens
         form = norms == "exact" or (getattr(norms, "kind", None) == "exact" and not isinstance(norms, ExactNorms))
-        policy = NormPolicy(estimator, largest, form, names, sharded=is_spread)
-        layers, trained = plan_layers(modules, policy, subspaces), trained_parameters(model)
+        policy = NormPolicy(estimator, largest, form, sharded=is_spread)
+        layers = plan_layers(modules, policy, subspaces)
         record = _record(layers)
     if isinstance(norms, Hutchinson) and norms.rank is not None:
         least = getattr(record.norms, "rank", None)
         if least is None or least > norms.rank:
             what = "None" if least is None else f"at least {least}, that of all layers' shapes together"
             raise ParameterError("norms.rank", norms.rank, what)
-    options = (subspaces, bool(distributed), rate, *regime, layers, trained)
+    options = (subspaces, bool(distributed), rate, regime, reason, modules, layers, trained)
     return ClippingPlan(model, record, bound, size, policy, *options)
 
 
@@ -409,12 +416,8 @@ def trained_parameters(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
     return {name: value for name, value in model.named_parameters() if value.requires_grad}
 
 
-def _epsilon(record: NormRecord, noise_multiplier: Any, sampling: Any, steps: Any, delta: Any) -> float:
-    return float(record.mechanism(noise_multiplier, sampling).epsilon(steps=steps, delta=delta).upper)
-
-
 def _record(layers: Sequence[Layer]) -> NormRecord:
-    return NormRecord([record for layer in layers for record in layer.records()])
+    return NormRecord([record for layer in layers for record in layer.records])
 
 
 def _shared_generator() -> ProbeGenerator:

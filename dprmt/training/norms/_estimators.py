@@ -15,10 +15,11 @@ from dprmt.accounting import Hutchinson, HutchPlusPlus, Norms
 from dprmt.training.norms._clipping import (
     LayerGradient,
     Side,
+    as_tokens,
+    check_factors,
     full_precision,
     layer_gradient,
     sum_of_squares,
-    token_factors,
 )
 from dprmt.training.norms._exact import embedding_rows
 from dprmt.training.norms._probes import ProbeGenerator, SampleId, draw_probes
@@ -132,7 +133,7 @@ def hutchinson_squared_norms(
 
 def check_probes(name: str, probes: torch.Tensor, layer: LayerGradient) -> None:
     """Raise unless there is one matrix of the right height for all samples, or one for each."""
-    token_factors(**{name: probes})
+    check_factors(**{name: probes})
     if probes.shape[-2] != layer.columns or probes.shape[:-2] not in ((), layer.left.shape[:1]):
         rows, size = layer.columns, len(layer.left)
         raise ParameterError(name, tuple(probes.shape), f"of shape ({rows}, k) or ({size}, {rows}, k)")
@@ -301,7 +302,7 @@ class HutchinsonEstimator(_Probed):
         ParameterError
             If an argument is out of its range or shapes do not fit.
         """
-        (values,) = token_factors(gradients=gradients)
+        (values,) = as_tokens(gradients)
         request = {"layer": layer, "step": step, "rows": values.shape[-1], "probes": self.probes}
         probes = draw_probes(self.generator, self.secret, samples, values, **request)
         owners, _, rows = embedding_rows(tokens.reshape(len(values), -1), values, padding_idx=padding_idx)

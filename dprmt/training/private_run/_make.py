@@ -17,7 +17,6 @@ from dprmt._validation import ParameterError, check_choice, check_count, check_r
 from dprmt.accounting import DPSGD, CyclicPoisson, ExactNorms, Poisson, RandomAllocation
 from dprmt.training.clipping import ClippingPlan, Units, plan_private
 from dprmt.training.clipping._matrix_layers import NormsWanted
-from dprmt.training.clipping._modules import is_sharded
 from dprmt.training.clipping._step import REPLAY
 from dprmt.training.denoising import Denoising
 from dprmt.training.norms import ProbeGenerator
@@ -274,7 +273,7 @@ def _check_layers(clipping: PerLayerClipping, plan: ClippingPlan, mechanism: DPS
             mechanism.norms, ExactNorms
         ),
         "rows of a unit run alone: only the whole gradient is formed": plan.regime == "alone",
-        "the model is sharded: processes clip by the whole norm": is_sharded(plan.model),
+        "the model is sharded: processes clip by the whole norm": plan.policy.sharded,
         "layers share a parameter: it belongs to no layer alone": any(count > 1 for count in uses.values()),
         "DPGrape projects gradients: it clips them as a whole": plan.subspaces is not None,
     }
