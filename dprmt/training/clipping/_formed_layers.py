@@ -21,7 +21,7 @@ from torch.nn import functional
 
 from dprmt.training.clipping._modules import Body
 from dprmt.training.clipping._optimizer import sum_of
-from dprmt.training.clipping._units import UnitRows, Use
+from dprmt.training.clipping._units import UnitRows, Use, by_token
 from dprmt.training.norms import LayerRecord, NormEstimator
 from dprmt.training.norms._clipping import as_tokens, full_precision, sum_of_squares
 from dprmt.training.norms._estimators import HutchinsonEstimator, layer_record
@@ -97,13 +97,8 @@ class Layer(Protocol):
 
 def joined(uses: Sequence[Use]) -> Use:
     """Join inputs and output gradients of several uses along T, because a layer has one gradient."""
-    several = [gradients.flatten(1, -2) if gradients.ndim > 2 else gradients[:, None] for _, gradients in uses]
-    shapes = [
-        (*gradients.shape[:2], -1) if inputs[0].is_floating_point() else gradients.shape[:2]
-        for (inputs, _), gradients in zip(uses, several, strict=True)
-    ]
-    activations = [inputs[0].reshape(shape) for (inputs, _), shape in zip(uses, shapes, strict=True)]
-    return [torch.cat(activations, 1)], torch.cat(several, 1)
+    activations, gradients = zip(*map(by_token, uses), strict=True)
+    return [torch.cat(activations, 1)], torch.cat(gradients, 1)
 
 
 def row_gradient(layer: Layer, uses: Sequence[Use] | None, row: int) -> dict[nn.Parameter, torch.Tensor]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -237,10 +236,10 @@ class EmbeddingLayer:
         if self._estimator is None:
             squares = torch.zeros(len(tokens), dtype=torch.float64, device=rows.device)
             return squares.index_add_(0, owners, sum_of_squares(rows)), [contribution]
-        norms = self._estimator.embedding_squared_norms(
-            tokens, gradients, layer=self.name, step=step, samples=samples, padding_idx=padding
+        squared = self._estimator.embedding_squared_norms(
+            owners, rows, len(tokens), layer=self.name, step=step, samples=samples
         )
-        return norms, [contribution]
+        return squared, [contribution]
 
 
 # One table that several layers use: input embeddings and the head of a language model, or encoder and decoder.
@@ -249,8 +248,6 @@ class EmbeddingLayer:
 # squared norm is the sum of their squared norms and of twice their inner products. These are formed from what the
 # layers keep for the sum: rows by token for an embedding, inputs and output gradients for a head. With R a row for
 # token v, and A and G of the head, ⟨R, GᵀA⟩ = Σ_t G_tv ⟨R, A_t⟩: nothing as large as a table is formed.
-
-_PARTS = (EmbeddingRows, Factors, PerSampleGradients)
 
 
 def add_inner_products(
@@ -262,30 +259,34 @@ def add_inner_products(
     """
     found = torch.zeros_like(squared, dtype=torch.float64)
     for weight in tied:
-        parts = [part for part in contributions if isinstance(part, _PARTS) and weight in set(_weights(part))]
-        for one, other in itertools.combinations(parts, 2):
-            found += _inner_products(one, other, weight, len(squared)).to(found)
+        tables = [part for part in contributions if isinstance(part, EmbeddingRows) and part.weight is weight]
+        heads: list[Contribution] = [
+            part
+            for part in contributions
+            if (isinstance(part, Factors) and part.weight is weight)
+            or (isinstance(part, PerSampleGradients) and weight in part.values)
+        ]
+        for place, one in enumerate(tables):
+            for other in (*tables[place + 1 :], *heads):  # there is one head at most
+                found.index_add_(0, one.owners.to(found.device), _row_products(one, other).to(found))
     return (squared * (1.0 + 2.0 * rounding) + 2.0 * found).clamp(min=0.0)
 
 
-def _weights(part: EmbeddingRows | Factors | PerSampleGradients) -> Collection[nn.Parameter]:
-    return part.values if isinstance(part, PerSampleGradients) else (part.weight,)
-
-
-def _inner_products(one: object, other: object, weight: nn.Parameter, size: int) -> torch.Tensor:
-    if not isinstance(one, EmbeddingRows):
-        one, other = other, one
-    assert isinstance(one, EmbeddingRows)  # there is one layer of another kind at most
+def _row_products(one: EmbeddingRows, other: Contribution) -> torch.Tensor:
+    """Compute the inner product of each row with the row of the same sample and token in the other part."""
     rows = one.rows.double()
+    if isinstance(other, PerSampleGradients):
+        return (rows * other.values[one.weight][one.owners, one.tokens].double()).sum(1)
+    products = rows.new_zeros(len(rows))
     if isinstance(other, EmbeddingRows):
         mine, others = _matching(one, other)
-        products = rows.new_zeros(len(rows)).index_copy_(0, mine, (rows[mine] * other.rows[others].double()).sum(1))
-    elif isinstance(other, Factors):
-        products = _with_factors(one, rows, other)
-    else:
-        assert isinstance(other, PerSampleGradients)
-        products = (rows * other.values[weight][one.owners, one.tokens].double()).sum(1)
-    return torch.zeros(size, dtype=torch.float64, device=rows.device).index_add_(0, one.owners, products)
+        return products.index_copy_(0, mine, (rows[mine] * other.rows[others].double()).sum(1))
+    assert isinstance(other, Factors)
+    a, g = as_tokens(other.activations, other.gradients)
+    for sample in one.owners.unique().tolist():
+        own = one.owners == sample
+        products[own] = ((rows[own] @ a[sample].double().T) * g[sample][:, one.tokens[own]].double().T).sum(1)
+    return products
 
 
 def _matching(one: EmbeddingRows, other: EmbeddingRows) -> tuple[torch.Tensor, torch.Tensor]:
@@ -295,16 +296,6 @@ def _matching(one: EmbeddingRows, other: EmbeddingRows) -> tuple[torch.Tensor, t
     ordered, order = keys.sort(stable=True)
     twice = (ordered[1:] == ordered[:-1]).nonzero().flatten()  # in each of them a key comes once
     return order[twice], order[twice + 1] - len(one.owners)
-
-
-def _with_factors(one: EmbeddingRows, rows: torch.Tensor, head: Factors) -> torch.Tensor:
-    """Compute Σ_t G_tv ⟨R, A_t⟩ of each row, sample by sample."""
-    a, g = as_tokens(head.activations, head.gradients)
-    products = rows.new_zeros(len(rows))
-    for sample in one.owners.unique().tolist():
-        own = one.owners == sample
-        products[own] = ((rows[own] @ a[sample].double().T) * g[sample][:, one.tokens[own]].double().T).sum(1)
-    return products
 
 
 # Which kind of layer a module is, and the estimator that is wanted: decided by types and by what is asked for.

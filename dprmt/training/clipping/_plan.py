@@ -130,10 +130,10 @@ class ClippingPlan:
         self,
         losses: Callable[[], torch.Tensor],
         *,
-        noise_multiplier: float | None = None,
-        sampling: Poisson | RandomAllocation | SupportsFloat | None = None,
-        steps: SupportsIndex | None = None,
-        delta: float | None = None,
+        noise_multiplier: float,
+        sampling: Poisson | RandomAllocation | SupportsFloat,
+        steps: int,
+        delta: float,
     ) -> StepCosts:
         """Measure time, memory and ε of a step by every norm method, this plan's or not.
 
@@ -146,8 +146,7 @@ class ClippingPlan:
             The losses, shape (B,), of one micro-batch of synthetic samples, by the plan's model in training mode. It is
             called for every step.
         noise_multiplier, sampling, steps, delta : float, Poisson or RandomAllocation or float, int, float
-            Noise multiplier σ, sampling scheme, number of steps T and δ of the run. Pass all of them, or none: then
-            there is no ε.
+            Noise multiplier σ, sampling scheme, number of steps T and δ of the run.
 
         Returns
         -------
@@ -181,10 +180,6 @@ class ClippingPlan:
             allowed = "of rows that are samples, whole weights and one process: other steps are not measured"
             kind = self.regime if self.regime != "rows" else "processes" if self.subspaces is None else "subspaces"
             raise ParameterError("plan", kind, allowed)
-        given = {"noise_multiplier": noise_multiplier, "sampling": sampling, "steps": steps, "delta": delta}
-        missing = [name for name, value in given.items() if value is None]
-        if 0 < len(missing) < len(given):
-            raise ParameterError(missing[0], None, "given with the others", f"pass all or none of {', '.join(given)}")
         still = torch.optim.SGD([value for value in self.model.parameters() if value.requires_grad], lr=0.0)
         device = next(self.model.parameters()).device
 
@@ -203,11 +198,8 @@ class ClippingPlan:
                     own, most = ways[1].seconds, ways[1].peak  # an exact norm costs less in every layer: the same steps
                 else:
                     own, most = plan._measured(losses, still, device)
-                epsilon = None
-                if not missing:
-                    run = plan.record.mechanism(noise_multiplier, sampling)  # type: ignore[arg-type]
-                    epsilon = float(run.epsilon(steps=steps, delta=delta).upper)  # type: ignore[arg-type]
-                ways.append(WayCost(way, own, own / seconds, most, epsilon))
+                epsilon = plan.record.mechanism(noise_multiplier, sampling).epsilon(steps=steps, delta=delta)
+                ways.append(WayCost(way, own, own / seconds, most, epsilon.upper))
         return StepCosts(ways, seconds, peak)
 
     def _measured(
@@ -495,10 +487,6 @@ class TensorMemory(TorchDispatchMode):  # type: ignore[misc]  # torch is skipped
                 self._count(leaf)
         return out
 
-    def reset_peak(self) -> None:
-        """Start the peak again from what is live."""
-        self.peak, self.largest = self.live, 0
-
     def _count(self, tensor: torch.Tensor) -> None:
         storage = tensor.untyped_storage()
         key = id(storage)
@@ -531,15 +519,15 @@ class WayCost:
         ``seconds`` divided by the seconds of a step without privacy.
     peak : int
         Peak memory in bytes, beyond the memory before the step.
-    epsilon : float or None
-        An upper bound on the run's ε; None if no noise was given.
+    epsilon : float
+        An upper bound on the run's ε.
     """
 
     way: str
     seconds: float
     time: float
     peak: int
-    epsilon: float | None
+    epsilon: float
 
 
 @dataclass(frozen=True)
@@ -566,49 +554,35 @@ class StepCosts:
     @property
     def recommended(self) -> WayCost:
         """The fastest exact one, unless an estimate that costs at most 5 % more ε takes 10 % less time of a step."""
-        exact, estimated = self._exact(), self._estimated()
-        slower = exact.time > 1.1 * estimated.time
-        return estimated if slower and _costs_little(estimated, exact) else exact
+        exact, estimated = self._fastest()
+        pays = exact.time > 1.1 * estimated.time and estimated.epsilon <= 1.05 * exact.epsilon
+        return estimated if pays else exact
 
     @property
     def sentence(self) -> str:
         """Recommended method, and how the best one of the other kind compares."""
         taken = self.recommended
-        other = self._estimated() if taken is self._exact() else self._exact()
+        other = next(one for one in self._fastest() if one is not taken)
         share = round(100 * (taken.time / other.time - 1))
         pace = f"{abs(share)} % {'slower' if share > 0 else 'faster'} than" if share else "as fast as"
-        pace = f"{pace} {other.way}"
-        if taken.epsilon is None or other.epsilon is None:
-            return f"{taken.way}: {pace}"
-        return f"{taken.way}: {pace}, ε {round_up(taken.epsilon, 3)} against {round_up(other.epsilon, 3)}"
+        ε = f"ε {round_up(taken.epsilon, 3)} against {round_up(other.epsilon, 3)}"
+        return f"{taken.way}: {pace} {other.way}, {ε}"
 
-    def _exact(self) -> WayCost:
-        return min((one for one in self.ways if one.way in EXACT), key=lambda one: one.time)
-
-    def _estimated(self) -> WayCost:
-        found = [one for one in self.ways if one.way in ESTIMATED]
-        cheap = [one for one in found if _costs_little(one, self._exact())]
-        return min(cheap or found, key=lambda one: one.time)
+    def _fastest(self) -> tuple[WayCost, WayCost]:
+        """Return the fastest exact method, and the fastest estimate, of those with at most 5 % more ε if there are
+        any.
+        """
+        exact = min((one for one in self.ways if one.way in EXACT), key=lambda one: one.time)
+        estimates = [one for one in self.ways if one.way in ESTIMATED]
+        cheap = [one for one in estimates if one.epsilon <= 1.05 * exact.epsilon]
+        return exact, min(cheap or estimates, key=lambda one: one.time)
 
     def rows(self) -> list[list[str]]:
         """Return rows of a table: method, time over a plain step, seconds, MiB at the peak, ε."""
         return [
-            [
-                one.way,
-                f"{one.time:.2f}",
-                f"{one.seconds:.3g}",
-                f"{one.peak / 2**20:.3g}",
-                "–" if one.epsilon is None else round_up(one.epsilon, 3),
-            ]
+            [one.way, f"{one.time:.2f}", f"{one.seconds:.3g}", f"{one.peak / 2**20:.3g}", round_up(one.epsilon, 3)]
             for one in self.ways
         ]
-
-    def __str__(self) -> str:
-        return f"{self.sentence.replace('ε', 'epsilon')} ({self.neighbours})"
-
-
-def _costs_little(one: WayCost, exact: WayCost) -> bool:
-    return one.epsilon is not None and exact.epsilon is not None and one.epsilon <= 1.05 * exact.epsilon
 
 
 @contextmanager
