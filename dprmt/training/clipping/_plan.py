@@ -295,12 +295,13 @@ def plan_private(
     tokens: SupportsIndex | None = None,
     probe_generator: ProbeGenerator | None = None,
     subspaces: Subspaces | None = None,
-    distributed: bool = False,
     whole: Iterable[str] = (),
     replay: float = REPLAY,
     units: Units | None = None,
 ) -> ClippingPlan:
     """Plan how per-sample norms are computed, before you choose the noise.
+
+    The processes of a process group share each logical batch, with every sample in one process.
 
     Parameters
     ----------
@@ -322,8 +323,6 @@ def plan_private(
         Source of probes for ``norms`` given by name or value; a new secret by default.
     subspaces : Subspaces, optional
         The subspaces of a `DPGrape`, in which gradients of its weights are clipped and noised.
-    distributed : bool
-        Whether a process group shares each logical batch, with every sample in one process.
     whole : iterable of str
         Names of modules to run sample by sample, "" for the whole model.
     replay : float
@@ -364,8 +363,9 @@ def plan_private(
     size = check_real("expected_batch_size", expected_batch_size, low=0.0, low_open=True)
     largest = None if tokens is None else check_count("tokens", tokens)
     rate = check_real("replay", replay, low=0.0, high=1.0)
-    _check_process_group(distributed)
     check_any_model(model)
+    distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+    distributed = distributed and torch.distributed.get_world_size() > 1
     generator = _shared_generator() if distributed and probe_generator is None else probe_generator
     estimator, taken = wanted_estimator(norms, generator), list(whole)
     if not isinstance(units, Units | None):
@@ -399,7 +399,7 @@ def plan_private(
         if least is None or least > norms.rank:
             what = "None" if least is None else f"at least {least}, that of all layers' shapes together"
             raise ParameterError("norms.rank", norms.rank, what)
-    options = (subspaces, bool(distributed), rate, regime, reason, modules, layers, trained)
+    options = (subspaces, distributed, rate, regime, reason, modules, layers, trained)
     return ClippingPlan(model, record, bound, size, policy, *options)
 
 
@@ -416,14 +416,6 @@ def _shared_generator() -> ProbeGenerator:
     seed = [secrets.token_bytes(32)]
     torch.distributed.broadcast_object_list(seed, src=0)
     return ProbeGenerator(seed[0])
-
-
-def _check_process_group(distributed: bool) -> None:
-    several = torch.distributed.is_available() and torch.distributed.is_initialized()
-    if distributed and not several:
-        raise ParameterError("distributed", True, "False without torch.distributed.init_process_group")
-    if several and not distributed and (size := torch.distributed.get_world_size()) > 1:
-        raise ParameterError("distributed", False, f"True in a process group of {size}, each of which would add noise")
 
 
 def _same_start(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:

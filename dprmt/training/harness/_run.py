@@ -142,7 +142,6 @@ def plan_step(
     settings: Settings,
     probes: ProbeGenerator,
     *,
-    processes: int = 1,
     tokens: int | None = None,
     sigma: float | None = None,
 ) -> tuple[ClippingPlan, Mechanism]:
@@ -164,7 +163,6 @@ def plan_step(
         expected_batch_size=size,
         tokens=tokens,
         probe_generator=probes,
-        distributed=processes > 1,
         replay=privacy.replay,
         **options,
     )
@@ -272,9 +270,7 @@ class Run:
             raise ParameterError("distributed.strategy", "fsdp", allowed)
         probes = ProbeGenerator(start.randomness.derive("probes"))
         sigma = start.former.get("noise_multiplier")
-        self.plan, mechanism = plan_step(
-            model, task, settings, probes, processes=start.processes, tokens=tokens, sigma=sigma
-        )
+        self.plan, mechanism = plan_step(model, task, settings, probes, tokens=tokens, sigma=sigma)
         self.parameters = {name: value for name, value in model.named_parameters() if value.requires_grad}
         self.record = self._described(mechanism)
         self._check_same()

@@ -188,10 +188,6 @@ def make_private(
         batches = scheme(check_choice("sampling", sampling, ("poisson", "allocation")), size, n)
     total = _steps(steps, epochs, batches, n / size)
     σ, target, δ = _privacy(noise_multiplier, target_epsilon, delta, ledger)
-    several = torch.distributed.is_available() and torch.distributed.is_initialized()
-    distributed = several and torch.distributed.get_world_size() > 1
-    if distributed and noise is not None:
-        raise ParameterError("noise", noise, "left out with several processes", "remove noise, or use one process")
     randomness = Randomness(from_first(secrets.token_bytes(32)), True, bool(secure))
     probes = ProbeGenerator(randomness.derive("probes"))
     plan = plan_private(
@@ -202,11 +198,12 @@ def make_private(
         tokens=tokens,
         probe_generator=probes,
         subspaces=optimizer.subspaces if isinstance(optimizer, DPGrape) else None,
-        distributed=distributed,
         whole=whole,
         replay=check_real("isolation_checks", isolation_checks, low=0.0, high=1.0),
         units=units,
     )
+    if plan.distributed and noise is not None:
+        raise ParameterError("noise", noise, "left out with several processes", "remove noise, or use one process")
     if groups is not None:
         groups = replace(groups, alone=plan.regime == "alone")
     mechanism = plan.record.mechanism(1.0 if σ is None else σ, batches)
