@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from dprmt._validation import ParameterError, check_choice
-from dprmt.accounting import ExactNorms, Hutchinson, HutchPlusPlus, Norms
+from dprmt.accounting import Hutchinson, HutchPlusPlus, Norms
 from dprmt.training.clipping._formed_layers import (
     UNKNOWN_TOKENS,
     Contribution,
@@ -308,7 +308,7 @@ def wanted_estimator(norms: NormsWanted, generator: ProbeGenerator | None) -> No
     """Return the estimator, with a new secret unless probes come from a ``generator``; None for exact norms."""
     if isinstance(norms, NormEstimator):
         return norms
-    if isinstance(norms, ExactNorms) or norms in EXACT_NORMS:
+    if getattr(norms, "kind", norms) in EXACT_NORMS:
         return None
     generator = ProbeGenerator() if generator is None else generator
     if isinstance(norms, Hutchinson):
@@ -327,8 +327,6 @@ def wanted_estimator(norms: NormsWanted, generator: ProbeGenerator | None) -> No
         raise ParameterError(
             "norms", norms, f"one of {words}, a value such as Hutchinson(32, secret=False), or a NormEstimator"
         )
-    if norms.kind in EXACT_NORMS:
-        return None
     options = {"sketch": norms.sketch, "power_iteration": norms.power_iteration} if norms.kind == "hutch++" else {}
     make = NORMS.load(norms.kind)
     estimator: NormEstimator = make(probes=norms.probes, secret=norms.secret, generator=generator, **options)
@@ -358,10 +356,8 @@ def _layer(name: str, module: nn.Module, kind: Kind, policy: NormPolicy, subspac
     if kind == "whole":
         for inside, parameter in module.named_parameters():
             if subspaces is not None and parameter in subspaces:
-                allowed = (
-                    f"left out inside {type(module).__name__}, which hooks cannot follow, or train without DP-GRAPE"
-                )
-                raise ParameterError("rank", f"{name}.{inside}", allowed)
+                what = f"left out inside {type(module).__name__}, which hooks cannot follow, or train without DP-GRAPE"
+                raise ParameterError("rank", f"{name}.{inside}", what)
         return WholeModule(name, module, policy)
     if kind == "embedding":
         return EmbeddingLayer(name, module, policy)

@@ -54,11 +54,8 @@ def trainable_modules(model: nn.Module, whole: Iterable[str] = ()) -> dict[str, 
     modules, kinds = dict(model.named_modules()), _kinds(model)
     taken = set(whole)
     for name, module in modules.items():
-        if is_sequence_first(module):
-            is_opaque = any(parameter.requires_grad for parameter in module.parameters())
-        else:
-            is_opaque = kinds.get(module) == "whole"
-        if is_opaque:
+        is_trained = any(value.requires_grad for value in module.parameters())
+        if kinds.get(module) == "whole" or (is_trained and is_sequence_first(module)):
             taken.add(_caller(modules, name))
     for name in taken:
         if name not in modules or not any(value.requires_grad for value in modules[name].parameters()):

@@ -390,7 +390,7 @@ def plan_private(
         check_modules(model, modules)
         if largest is not None and units is not None and units.rows_per_unit is not None:
             largest *= units.rows_per_unit  # a unit's gradient has the rank, and the rounding, of all its rows' tokens
-        form = norms == "exact" or (getattr(norms, "kind", None) == "exact" and not isinstance(norms, ExactNorms))
+        form = not isinstance(norms, ExactNorms) and getattr(norms, "kind", norms) == "exact"
         policy = NormPolicy(estimator, largest, form, sharded=is_spread)
         layers = plan_layers(modules, policy, subspaces)
         record = _record(layers)
