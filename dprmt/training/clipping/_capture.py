@@ -91,13 +91,14 @@ class Capture:
         self._looked: list[int] | None = None
         self._must_be_zero: torch.Tensor | None = None
         self.batch_size = 1
-        self._constants: dict[nn.Module, list[nn.Parameter]] = {}  # while a layer's forward pass runs
         self.finish()
         self._handles: list[Any] = [model.register_forward_pre_hook(self._start(), with_kwargs=True, prepend=True)]
-        self._first_hooks: dict[nn.Module, int] = {}
         self._apart: list[SampleWiseForward] = []
         for layer in self.layers:
-            self._follow(layer)
+            if isinstance(layer, WholeModule):
+                self._follow_whole(layer)
+            else:
+                self._follow(layer)
         for name, part in model.named_modules():
             if is_frozen_batch_norm(part):
                 self._handles.append(part.register_forward_pre_hook(partial(_stays_fixed, name)))
@@ -182,7 +183,8 @@ class Capture:
         self._at, self._units, self._size, self._expected = (step, samples), units, len(losses), True
         self._elsewhere.clear()
         # A shard's whole parameter is not in the model then. Nothing else gets a gradient of private rows.
-        inputs = None if self._policy.sharded else [self._anchor, *filter(_is_trained, self._parameters.values())]
+        trained = [value for value in self._parameters.values() if value.requires_grad]
+        inputs = None if self._policy.sharded else [self._anchor, *trained]
         try:
             losses.sum().backward(inputs=inputs)
         finally:
@@ -246,69 +248,14 @@ class Capture:
 
         return torch.compiler.disable(start)
 
-    def _follow(self, layer: Layer) -> None:
+    def _follow_whole(self, layer: WholeModule) -> None:
         module = layer.module
-        if isinstance(layer, WholeModule):
 
-            def take(parameter: nn.Parameter, gradients: torch.Tensor) -> None:
-                self._arrives(layer, [parameter], gradients)
+        def take(parameter: nn.Parameter, gradients: torch.Tensor) -> None:
+            self._arrives(layer, [parameter], gradients)
 
-            forward = SampleWiseForward(layer.name, module, lambda: self.batch_size, take, self._anchor)
-            self._apart.append(forward)
-            before, after = torch.compiler.disable(forward.before), torch.compiler.disable(forward.after)
-            self._handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
-            self._handles.append(module.register_forward_hook(self._watch_whole(layer), prepend=True))
-            options = {"prepend": True, "with_kwargs": True, "always_call": True}
-            self._handles.append(module.register_forward_hook(after, **options))
-            return
-        self._handles.append(module.register_forward_pre_hook(self._before(module), with_kwargs=True))
-        after = module.register_forward_hook(self._after(layer), prepend=True, with_kwargs=True, always_call=True)
-        self._handles.append(after)
-        self._first_hooks[module] = after.id
-
-    def _before(self, module: nn.Module) -> Callable[..., Any]:
-        patched = "forward" in vars(module)
-
-        def before(called: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        def watch(called: nn.Module, args: tuple[Any, ...], output: Any) -> None:
             if called is not module or not (module.training and torch.is_grad_enabled()):
-                return None
-            if ("forward" in vars(module)) != patched:
-                raise TrainingStateError(f"the forward pass of a {type(module).__name__} was replaced: do so before")
-            trained = [value for value in module.parameters(recurse=False) if value.requires_grad]
-            self._constants[module] = [value.requires_grad_(False) for value in trained]
-            if isinstance(module, nn.Embedding) and args and args[0].ndim > 1 and len(args[0]) == 1:
-                return (args[0].expand(self.batch_size, *args[0].shape[1:]), *args[1:]), kwargs
-            return None
-
-        return torch.compiler.disable(before)
-
-    def _after(self, layer: Layer) -> Callable[..., Any]:
-        module, owned = layer.module, is_torch_layer(layer.module)
-
-        def after(called: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
-            trained = self._constants.pop(module, None) if called is module else None
-            if trained is None:
-                return None
-            for value in trained:
-                value.requires_grad_(True)
-            if output is None:  # the forward pass failed
-                return None
-            if next(iter(module._forward_hooks)) != self._first_hooks[module]:
-                raise TrainingStateError(f"a hook was put before hooks of {layer.name}: register it without prepend")
-            if not isinstance(output, torch.Tensor):
-                raise TrainingStateError(
-                    f"{layer.name} returns {type(output).__name__}, not a tensor: name it in whole"
-                )
-            if not self._expected:  # not what a checkpoint runs again
-                self._forward[layer] += 1
-            inputs = [value for value in tree_leaves((args, kwargs)) if isinstance(value, torch.Tensor)]
-            return _Tap.apply(partial(self._arrives, layer), owned, output, self._anchor, *inputs)
-
-        return torch.compiler.disable(after)
-
-    def _watch_whole(self, layer: WholeModule) -> Callable[..., None]:
-        def watch(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-            if module is not layer.module or not (module.training and torch.is_grad_enabled()):
                 return
             if not self._expected:
                 self._forward[layer] += 1
@@ -316,7 +263,51 @@ class Capture:
                 if isinstance(value, torch.Tensor) and value.requires_grad:
                     value.register_hook(partial(self._asks, layer.name, output_axis(module, place)))
 
-        return torch.compiler.disable(watch)
+        forward = SampleWiseForward(layer.name, module, lambda: self.batch_size, take, self._anchor)
+        self._apart.append(forward)
+        before, watch, after = map(torch.compiler.disable, (forward.before, watch, forward.after))
+        self._handles += [
+            module.register_forward_pre_hook(before, with_kwargs=True),
+            module.register_forward_hook(watch, prepend=True),
+            module.register_forward_hook(after, prepend=True, with_kwargs=True, always_call=True),
+        ]
+
+    def _follow(self, layer: Layer) -> None:
+        module, owned, patched = layer.module, is_torch_layer(layer.module), "forward" in vars(layer.module)
+        constants: list[list[nn.Parameter]] = []  # of forward passes that run
+
+        def before(called: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            if called is not module or not (module.training and torch.is_grad_enabled()):
+                return None
+            if ("forward" in vars(module)) != patched:
+                raise TrainingStateError(f"the forward pass of a {type(module).__name__} was replaced: do so before")
+            trained = [value for value in module.parameters(recurse=False) if value.requires_grad]
+            constants.append([value.requires_grad_(False) for value in trained])
+            if isinstance(module, nn.Embedding) and args and args[0].ndim > 1 and len(args[0]) == 1:
+                return (args[0].expand(self.batch_size, *args[0].shape[1:]), *args[1:]), kwargs
+            return None
+
+        def after(called: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+            if called is not module or not constants:
+                return None
+            for value in constants.pop():
+                value.requires_grad_(True)
+            if output is None:  # the forward pass failed
+                return None
+            if next(iter(module._forward_hooks)) != first.id:
+                raise TrainingStateError(f"a hook was put before hooks of {layer.name}: register it without prepend")
+            if not isinstance(output, torch.Tensor):
+                found = f"{layer.name} returns {type(output).__name__}, not a tensor"
+                raise TrainingStateError(f"{found}: name it in whole")
+            if not self._expected:  # not what a checkpoint runs again
+                self._forward[layer] += 1
+            inputs = [value for value in tree_leaves((args, kwargs)) if isinstance(value, torch.Tensor)]
+            return _Tap.apply(partial(self._arrives, layer), owned, output, self._anchor, *inputs)
+
+        before, after = torch.compiler.disable(before), torch.compiler.disable(after)
+        self._handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
+        first = module.register_forward_hook(after, prepend=True, with_kwargs=True, always_call=True)
+        self._handles.append(first)
 
     # The backward pass.
 
@@ -416,10 +407,6 @@ def check_buffers(model: nn.Module, before: Mapping[str, tuple[int, int]], other
     """Raise if a buffer has changed, which would hold ``others``."""
     if changed := buffer_versions(model).items() ^ before.items():
         raise TrainingStateError(f"a forward pass changes buffer {min(changed)[0]}, which would hold other {others}")
-
-
-def _is_trained(value: torch.Tensor) -> bool:
-    return value.requires_grad
 
 
 def check_parameters(losses: torch.Tensor, model: nn.Module) -> None:

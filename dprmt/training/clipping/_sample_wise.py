@@ -183,27 +183,27 @@ class SampleWiseForward:
         raise TrainingStateError(f"{self.name} ({type(self.module).__name__}), run on one sample at a time, {found}")
 
 
-@contextmanager
-def checkpointing_by_name() -> Iterator[None]:
-    """Explain the error if gradient checkpointing reruns a module that runs sample by sample.
+def explained(error: RuntimeError, shared: Sequence[str]) -> TrainingStateError | None:
+    """Return the error to raise instead, of gradient checkpointing, a compiled model, or modules that all samples
+    share; None of others.
 
-    Do the same if a compiled backward pass frees buffers that the first check still needs.
+    ``shared``: names of modules that are run sample by sample, and got nothing that is a sample's own.
     """
-    try:
-        yield
-    except RuntimeError as error:
-        if "donated buffers" in str(error):
-            todo = "set torch._functorch.config.donated_buffer = False before the first forward pass"
-            raise TrainingStateError(
-                f"a compiled backward pass runs once, and the first check needs it: {todo}"
-            ) from error
-        if not re.search("torch.utils.checkpoint|escaped from inside a function being vmapped", str(error)):
-            raise
-        if "use_reentrant=True" in str(error):
+    said = str(error)
+    if "donated buffers" in said:
+        todo = "set torch._functorch.config.donated_buffer = False before the first forward pass"
+        return TrainingStateError(f"a compiled backward pass runs once, and the first check needs it: {todo}")
+    if re.search("torch.utils.checkpoint|escaped from inside a function being vmapped", said):
+        if "use_reentrant=True" in said:
             todo = "use_reentrant=False, else hooks see a layer without its graph"
-            raise TrainingStateError(f"gradient checkpointing is of the reentrant kind: {todo}") from error
+            return TrainingStateError(f"gradient checkpointing is of the reentrant kind: {todo}")
         todo = "use it on layers that hooks follow, and not around modules that are run one sample at a time"
-        raise TrainingStateError(f"gradient checkpointing cannot be followed here: {todo}") from error
+        return TrainingStateError(f"gradient checkpointing cannot be followed here: {todo}")
+    if isinstance(error, TrainingStateError) or not shared:
+        return None
+    todo = "where the code around it does not take that, name a module around both in whole=[...]"
+    found = f"{shared[0]} is the same for all samples, and is given once for each of them"
+    return TrainingStateError(f"the losses fail ({said[:100]}); {found}: {todo}")
 
 
 def buffer_versions(model: nn.Module) -> dict[str, tuple[int, int]]:

@@ -18,7 +18,7 @@ from torch.distributed.tensor import DTensor, Partial, Shard
 from dprmt._validation import TrainingStateError
 from dprmt.training.clipping._capture import Capture
 from dprmt.training.clipping._optimizer import CleanSum, NoisySumOptimizer
-from dprmt.training.clipping._step import ClippedStep, Identities, Losses
+from dprmt.training.clipping._step import ClippedStep, Identities, Losses, products_by_row
 
 
 class ShardedStep(ClippedStep):
@@ -73,14 +73,20 @@ class ShardedStep(ClippedStep):
         finally:
             self._stands_in = False
 
-    def _add(
-        self, losses: Losses, samples: Identities, step: int, batch: Any, units: Identities | None
-    ) -> torch.Tensor:
+    def accumulate(self, losses: Losses, *, samples: Identities, **options: Any) -> torch.Tensor:
+        """See ``ClippedStep``.
+
+        Returns
+        -------
+        Tensor, shape (B,)
+            As there.
+        """
         self._calls += 1
         if self._stands_in:
             who = f"nobody in process {torch.distributed.get_rank()}, call {self._calls}"
             samples = [f"{who}, row {row}" for row in range(len(samples))]
-        return super()._add(losses, samples, step, batch, units)
+        with products_by_row():  # always: all processes do the same
+            return super().accumulate(losses, samples=samples, **options)
 
     def step(self) -> None:
         """See ``ClippedStep``.
@@ -124,17 +130,13 @@ class ShardedStep(ClippedStep):
             if shard.requires_grad and whole is not shard:
                 self._whole[shard] = whole
 
-    def _computed(self, losses: Any, batch: Any, checked: int | None) -> torch.Tensor:
-        return losses(batch)
-
-    def _clip_factors(self, squared: torch.Tensor, rounding: float) -> torch.Tensor:
-        """Compute them, once all processes have come to the same place."""
+    def _check_same(self) -> None:
+        """Raise unless all processes have come to the same place."""
         seen: list[Any] = [None] * torch.distributed.get_world_size()
         mine = (len(self._capture.contributions), len(self._whole), self._number)
         torch.distributed.all_gather_object(seen, mine)
         if len(set(seen)) > 1:
             raise TrainingStateError("processes reach other layers, or are at other steps: sums would be wrong")
-        return super()._clip_factors(squared, rounding)
 
     def _in_all(self, value: bool) -> bool:
         said = torch.tensor(float(value))
