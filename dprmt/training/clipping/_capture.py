@@ -70,23 +70,18 @@ class Capture:
     def __init__(self, model: nn.Module, layers: Sequence[Layer], policy: NormPolicy, *, floor: float = 0.0) -> None:
         self.model, self.layers, self._policy = model, list(layers), policy
         self.record = NormRecord([record for layer in self.layers for record in layer.records()])
-        double = all(p.dtype == torch.float64 for p in model.parameters() if p.requires_grad)
+        self._parameters = {name: value for name, value in model.named_parameters() if value.requires_grad}
+        double = all(value.dtype == torch.float64 for value in self._parameters.values())
+        dtype = torch.float64 if double else torch.float32
         self._tied = tied_tables(layer.module for layer in self.layers)
         self.sizes = {layer: sum(value.numel() for value in layer.module.parameters()) for layer in self.layers}
         self._terms = max(layer.terms(policy.tokens or 1) for layer in self.layers)  # the longest chain of additions
         if policy.tokens is None and any(layer.terms(1) != layer.terms(2) for layer in self.layers):
             self._terms = UNKNOWN_TOKENS
         self._most_tokens = dict.fromkeys(self.layers, 0)
-        self._margins = {
-            products: max(
-                rounding_margin(self._terms, dtype=torch.float64 if double else torch.float32, precision=products),
-                floor,
-            )
-            for products in UNIT_ROUNDOFF
-        }
-        self._parameters = dict(model.named_parameters())
-        self._frozen = {name: parameter.requires_grad for name, parameter in self._parameters.items()}
-        device = next(value.device for value in model.parameters() if value.requires_grad)
+        margins = {each: rounding_margin(self._terms, dtype=dtype, precision=each) for each in UNIT_ROUNDOFF}
+        self._margins = {products: max(margin, floor) for products, margin in margins.items()}
+        device = next(iter(self._parameters.values())).device
         self._anchor = torch.zeros((), device=device, requires_grad=True)  # to which every tap leads
         self._looked: list[int] | None = None
         self._must_be_zero: torch.Tensor | None = None
@@ -105,8 +100,7 @@ class Capture:
             if isinstance(part, DPRNNBase):
                 self._handles.append(part.register_forward_pre_hook(_refuse_packed))
         for name, parameter in self._parameters.items():
-            if parameter.requires_grad:
-                self._handles.append(parameter.register_post_accumulate_grad_hook(partial(self._plain, name)))
+            self._handles.append(parameter.register_post_accumulate_grad_hook(partial(self._plain, name)))
         for forward in self._apart:
             forward.last_hook = next(reversed(forward.module._forward_pre_hooks))
 
@@ -117,9 +111,6 @@ class Capture:
 
     def check(self) -> None:
         """Raise unless a forward pass in training mode is waiting for its backward pass."""
-        for name, parameter in self.model.named_parameters():
-            if self._frozen.get(name) != parameter.requires_grad:
-                raise ParameterError("model", name, "trainable or frozen as it was when it was made private")
         for layer in self.layers:
             if not layer.module.training:
                 raise TrainingStateError(f"{layer.name} is in evaluation mode: call model.train()")
@@ -154,16 +145,12 @@ class Capture:
         finally:
             self._must_be_zero = None
 
-    def check_apart(self, losses: torch.Tensor, *, always: bool = False) -> None:
+    def check_apart(self, losses: torch.Tensor) -> None:
         """Raise if the first or the last sample's loss depends on others' rows, or others' losses on theirs.
 
         Exactly: by backward passes of these losses alone, and of all others, which must leave the other rows at zero.
-        ``always``: however few samples there are, so that all processes do the same.
         """
-        size = len(losses)
-        if size < 2 and not always:
-            return
-        ends = torch.zeros(3, size, dtype=losses.dtype, device=losses.device)
+        ends = torch.zeros(3, len(losses), dtype=losses.dtype, device=losses.device)
         ends[0, 0] = ends[1, -1] = 1.0
         ends[2, 1:-1] = 1.0
         for weights in ends:
@@ -183,8 +170,7 @@ class Capture:
         self._at, self._units, self._size, self._expected = (step, samples), units, len(losses), True
         self._elsewhere.clear()
         # A shard's whole parameter is not in the model then. Nothing else gets a gradient of private rows.
-        trained = [value for value in self._parameters.values() if value.requires_grad]
-        inputs = None if self._policy.sharded else [self._anchor, *trained]
+        inputs = None if self._policy.sharded else [self._anchor, *self._parameters.values()]
         try:
             losses.sum().backward(inputs=inputs)
         finally:
@@ -237,12 +223,6 @@ class Capture:
             if not (model.training and torch.is_grad_enabled()) or self._expected:
                 return
             self._buffers = buffer_versions(model)
-            for name, parameter in model.named_parameters():
-                known = self._parameters.get(name)
-                if known is not parameter and not _is_whole(parameter, known):
-                    how = "replaced" if name in self._parameters else "added"
-                    todo = "change parameters before that, or their .data alone"
-                    raise TrainingStateError(f"{name} was {how} since the model was made private: {todo}")
             if self._forward:
                 raise TrainingStateError(f"a second forward pass in one micro-batch.\nFix: {_SEVERAL_CALLS}")
 
@@ -444,13 +424,6 @@ def check_losses(losses: Any, size: int | None = None, *, needs_graph: bool = Tr
     if float(factor) >= 128.0 and math.log2(float(factor)).is_integer():  # of a GradScaler: 65536, halved and doubled
         todo = "losses are in float32 and clipped, so that nothing underflows: leave the GradScaler out"
         raise TrainingStateError(f"the losses were multiplied by a GradScaler's scale: {todo}")
-
-
-def _is_whole(parameter: nn.Parameter, known: nn.Parameter | None) -> bool:
-    """Return whether it is what ``fully_shard`` gathers of a shard, which the model's own keeps after an evaluation."""
-    if known is None or not hasattr(known, "device_mesh"):
-        return False
-    return not hasattr(parameter, "device_mesh") and known.shape == parameter.shape
 
 
 def _stays_fixed(name: str, module: nn.Module, args: tuple[Any, ...]) -> None:

@@ -62,19 +62,6 @@ class LogicalStep:
         are left out because their norm is not finite. **Private.**"""
         self._guard = optimizer.original_optimizer.register_step_pre_hook(self._only_here)
 
-    def accumulate(
-        self,
-        losses: Losses,
-        *,
-        samples: Identities,
-        step: int,
-        batch: Any = None,
-        units: Identities | None = None,
-        secret: bytes | None = None,
-    ) -> torch.Tensor:
-        """Add the clipped gradients of a micro-batch to the sum; see :meth:`ClippedStep.accumulate`."""
-        raise NotImplementedError
-
     def step(self) -> None:
         """Add noise once, divide by the *expected* batch size, let the optimizer move, and clear the sum.
 
@@ -327,7 +314,7 @@ class ClippedStep(LogicalStep):
         try:
             looks = not (self._was_checked or self._isolation.apart) and not self._in_all(len(losses) < 2)
             if looks:
-                capture.check_apart(losses, always=self.is_spread)
+                capture.check_apart(losses)
             squared = capture.backward(losses, step=number, samples=names, units=whose)
             finite = torch.isfinite(squared)
             all_finite = bool(finite.all())

@@ -107,7 +107,10 @@ class UnitStep(LogicalStep):
         self._look(losses, [apart.picked(own) for own in (rows.rows[0], rows.rows[-1])])
         for place, (unit, own) in enumerate(zip(rows.names, rows.rows, strict=True)):
             try:
-                self._begin(unit, step)
+                if unit != self._unit:
+                    self.complete()
+                    self._enter([unit], step)
+                    self._unit = unit
                 with draws_from(secret + place.to_bytes(8, "little"), self._devices):
                     found |= zip(own, self._backward(losses, apart.picked(own), len(own)), strict=True)
             except BaseException:
@@ -121,7 +124,7 @@ class UnitStep(LogicalStep):
             parameter.grad = None
         if self._unit is not None:
             self._samples.discard(self._unit)  # nothing of the unit is in the sum: its rows may come again
-        self._forget_unit()
+        self._held, self._unit = {}, None
 
     def _look(self, function: Callable[[Any], torch.Tensor], batches: list[Any]) -> None:
         """Raise unless a unit gives the same twice, with another one in between: the first, and random later ones."""
@@ -148,12 +151,6 @@ class UnitStep(LogicalStep):
             check_parameters(losses, self.model)
             found = torch.autograd.grad(losses.sum(), self._trained, allow_unused=True)
         return [losses.detach(), *(value.to_dense() for value in found if value is not None)]
-
-    def _begin(self, unit: SampleId, step: int) -> None:
-        if unit != self._unit:
-            self.complete()
-            self._enter([unit], step)
-            self._unit = unit
 
     def _backward(self, losses_of: Callable[[Any], torch.Tensor], batch: Any, rows: int) -> torch.Tensor:
         buffers = buffer_versions(self.model)
@@ -182,7 +179,7 @@ class UnitStep(LogicalStep):
                 total = sum_of(parameter, value.shape)
                 total.add_(value.to(total.dtype), alpha=float(factor))
         self.centred_count += float(((squared <= bound**2).double() - 0.5).sum())
-        self._forget_unit()
+        self._held, self._unit = {}, None
 
     def _as_summed(self, parameter: torch.nn.Parameter, gradient: torch.Tensor) -> torch.Tensor:
         subspaces, gradient = self._projected, gradient.to_dense()  # tokens' own gradients are added up
@@ -196,6 +193,3 @@ class UnitStep(LogicalStep):
         dtype = torch.promote_types(whole.dtype, torch.float32)
         with full_precision(whole.device):
             return projector.to(dtype).mT @ whole.to(dtype)
-
-    def _forget_unit(self) -> None:
-        self._held, self._unit = {}, None
