@@ -109,16 +109,6 @@ class Capture:
         """ρ of ``clip_factors``: of the largest possible sums, the same for all samples whatever the batch."""
         return self._margins[torch.get_float32_matmul_precision()]
 
-    def check(self) -> None:
-        """Raise unless a forward pass in training mode is waiting for its backward pass."""
-        for layer in self.layers:
-            if not layer.module.training:
-                raise TrainingStateError(f"{layer.name} is in evaluation mode: call model.train()")
-        if self._buffers:
-            check_buffers(self.model, self._buffers, "samples")
-        if not self._forward:
-            raise TrainingStateError("no forward pass since the last micro-batch: call the model before this call")
-
     def uses_of(self, losses: torch.Tensor, rows: Sequence[int], *, apart: bool = False) -> dict[Layer, list[Use]]:
         """Return what a backward pass of the losses' sum shows of some rows; nothing is measured or summed.
 
@@ -159,12 +149,27 @@ class Capture:
             parameter.grad = None
 
     def backward(
-        self, losses: torch.Tensor, *, step: int, samples: Samples, units: UnitRows | None = None
+        self,
+        losses: torch.Tensor,
+        *,
+        step: int,
+        samples: Samples,
+        units: UnitRows | None = None,
+        apart: bool = False,
     ) -> torch.Tensor:
         """Return squared norms over all layers, shape (B,); what they are of is in :attr:`contributions`.
 
-        ``samples``: identities of rows, or of units.
+        ``samples``: identities of rows, or of units. ``apart``: whether to run :meth:`check_apart` before.
         """
+        for layer in self.layers:
+            if not layer.module.training:
+                raise TrainingStateError(f"{layer.name} is in evaluation mode: call model.train()")
+        if self._buffers:
+            check_buffers(self.model, self._buffers, "samples")
+        if not self._forward:
+            raise TrainingStateError("no forward pass since the last micro-batch: call the model before this call")
+        if apart:
+            self.check_apart(losses)
         for parameter in self._parameters.values():
             parameter.grad = None  # what was left there would be added to
         self._at, self._units, self._size, self._expected = (step, samples), units, len(losses), True

@@ -149,9 +149,7 @@ class NoisySumOptimizer(DPOptimizer):  # type: ignore[misc]
         self.is_shared, self.keeps_sums = shared, True
         self.stability: float | None = None
         self.correlation: Any = None
-        self.rank, self.world_size = 0, 1
-        if shared:
-            self.rank, self.world_size = torch.distributed.get_rank(), torch.distributed.get_world_size()
+        self.rank = torch.distributed.get_rank() if shared else 0
         self._is_spread = any(isinstance(value, DTensor) for value in self.params)
         if self._is_spread:
             self.is_shared = True

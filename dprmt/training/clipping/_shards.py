@@ -6,8 +6,6 @@ gradients. Between uses each process keeps a shard of rows of the parameter, and
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -25,8 +23,8 @@ class ShardedStep(ClippedStep):
     """A private step whose model's parameters are shards; made by :meth:`ClippingPlan.privatize`.
 
     All processes must call :meth:`accumulate` equally often in a logical step, because the forward and backward passes
-    are collective. A process without a sample left calls it inside :meth:`standing_in`, with any row. If one process
-    raises an error, the others wait until their launcher ends them, as usual with ``fully_shard``.
+    are collective. A process without a sample left sets ``stands_in`` and calls it with any row. If one process raises
+    an error, the others wait until their launcher ends them, as usual with ``fully_shard``.
 
     Parameters
     ----------
@@ -58,21 +56,6 @@ class ShardedStep(ClippedStep):
         self._handles = [module.register_forward_hook(self._note) for module in modules]
         self._calls = 0
 
-    @contextmanager
-    def standing_in(self) -> Iterator[None]:
-        """Take part in collective operations inside, and add nothing, whatever the samples are.
-
-        Yields
-        ------
-        None
-            To call :meth:`accumulate`.
-        """
-        self._stands_in = True
-        try:
-            yield
-        finally:
-            self._stands_in = False
-
     def accumulate(self, losses: Losses, *, samples: Identities, **options: Any) -> torch.Tensor:
         """See ``ClippedStep``.
 
@@ -82,7 +65,7 @@ class ShardedStep(ClippedStep):
             As there.
         """
         self._calls += 1
-        if self._stands_in:
+        if self.stands_in:
             who = f"nobody in process {torch.distributed.get_rank()}, call {self._calls}"
             samples = [f"{who}, row {row}" for row in range(len(samples))]
         with products_by_row():  # always: all processes do the same

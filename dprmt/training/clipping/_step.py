@@ -56,6 +56,8 @@ class LogicalStep:
         self._number = 0
         self._moved = frozenset(optimizer.params)
         self._may_move = False
+        self.stands_in = False
+        """Whether :meth:`accumulate` adds nothing, and only takes part in what processes with a sharded model do."""
         self._devices = sorted({value.device for value in model.parameters()}, key=str)
         self.centred_count = 0.0
         """1/2 for each sample of the step whose norm is at most the clipping norm, -1/2 for longer ones and those that
@@ -309,13 +311,10 @@ class ClippedStep(LogicalStep):
         capture, bound = self._capture, self.optimizer.max_grad_norm
         whose = None if units is None else unit_rows(units, len(losses))
         names = samples if whose is None else whose.names
-        capture.check()
         new = self._enter(names, number)
         try:
             looks = not (self._was_checked or self._isolation.apart) and not self._in_all(len(losses) < 2)
-            if looks:
-                capture.check_apart(losses)
-            squared = capture.backward(losses, step=number, samples=names, units=whose)
+            squared = capture.backward(losses, step=number, samples=names, units=whose, apart=looks)
             finite = torch.isfinite(squared)
             all_finite = bool(finite.all())
             if may_spread and not all_finite:
@@ -325,7 +324,7 @@ class ClippedStep(LogicalStep):
             factors = clip_factors(squared, bound, rounding=capture.rounding, stability=self.optimizer.stability)
             factors_of = self._factors_of_layers(squared) if self.clips_layers else {}
             kept: torch.Tensor | slice = slice(None) if all_finite else finite
-            if self._stands_in:
+            if self.stands_in:
                 kept = torch.zeros_like(finite)
             # Large sums last, when most other memory is free; a layer's own contributions stay in their order.
             capture.contributions.sort(key=lambda pair: capture.sizes[pair[0]], reverse=True)
@@ -336,7 +335,7 @@ class ClippedStep(LogicalStep):
                 contribution.add_to_sums(own[kept], kept)
                 if self.is_spread:
                     self._summed()
-            if not self._stands_in:
+            if not self.stands_in:
                 self.centred_count += float(((squared <= bound**2).double() - 0.5).sum())
             self._was_checked = self._was_checked or (looks and self._in_all(all_finite))  # NaN shows nothing
         except BaseException:
@@ -367,7 +366,7 @@ class ClippedStep(LogicalStep):
 
     # Of processes that share a model, see `ShardedStep`.
 
-    is_spread = _stands_in = False
+    is_spread = False
 
     def _in_all(self, value: bool) -> bool:
         return value

@@ -262,21 +262,17 @@ class PrivateRun:
         for step in self._shown(range(self.steps_taken, end)):
             if iteration != self._iteration:
                 raise TrainingStateError("another iteration over this run has begun.\nFix: iterate in one place.")
-            if step != self.steps_taken:
-                raise TrainingStateError(
-                    f"the batch of step {self.steps_taken} was left out: a step without noise has no ε.\n"
-                    "Fix: private.step(losses_of, batch) for every batch; for an empty one it adds noise alone."
-                )
             parts, size = next(plans)
             most = most_in_any(len(parts)) if isinstance(self._inner, ShardedStep) else len(parts)
             seen = self._source.seen_before(parts, self._processes) if self._names_rows else None
             row = self._source.first_row
             self._batch = PrivateBatch(step, size, parts, rows.__next__, most - len(parts), row, seen)
             yield self._batch
-        if iteration == self._iteration and self.steps_taken != end:
-            raise TrainingStateError(
-                f"the batch of step {self.steps_taken} was left out.\nFix: private.step(losses_of, batch)."
-            )
+            if iteration == self._iteration and self.steps_taken == step:
+                raise TrainingStateError(
+                    f"the batch of step {step} was left out: a step without noise has no ε.\n"
+                    "Fix: private.step(losses_of, batch) for every batch; for an empty one it adds noise alone."
+                )
 
     def _drawn(self, number: int) -> tuple[list[Part], int]:
         """Yield micro-batches of this process for the step after the recorded ones, and its size."""
@@ -412,11 +408,10 @@ class PrivateRun:
         self._guard.begin()
         secret = self._draws.randomness.derive(f"dropout, {self._attempts}, {part._number}, {self._rank}")
         batch, of_rows = (part.rows, losses_of) if part._weights is None else part._weighted(losses_of)
-        inside = self._inner.standing_in() if part._stands_in else nullcontext()  # type: ignore[union-attr]
+        self._inner.stands_in = part._stands_in
         try:
-            with inside:
-                names = {"samples": part._names, "units": part._owners}
-                losses = self._inner.accumulate(of_rows, batch=batch, step=self._attempts, secret=secret, **names)
+            names = {"samples": part._names, "units": part._owners}
+            losses = self._inner.accumulate(of_rows, batch=batch, step=self._attempts, secret=secret, **names)
         except RuntimeError as error:
             if not any(words in str(error) for words in ("does not require grad", "a backward pass other than")):
                 raise
