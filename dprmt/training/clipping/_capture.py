@@ -3,7 +3,7 @@
 Two hooks on a layer's forward pass. Before it, the layer's parameters become constants (``requires_grad_(False)``), so
 that autograd forms no gradient of them: that sum over samples is private and would be thrown away. After it, they are
 trainable again, and the output goes through
-:class:`_Tap`, which hands over inputs and output gradient in the backward pass. A parameter that still gets a gradient
+:class:`Tap`, which hands over inputs and output gradient in the backward pass. A parameter that still gets a gradient
 is used outside of its layer, which no norm accounts for, so this is an error.
 """
 
@@ -33,7 +33,7 @@ from dprmt.training.clipping._formed_layers import (
 )
 from dprmt.training.clipping._matrix_layers import add_inner_products
 from dprmt.training.clipping._modules import is_frozen_batch_norm, is_torch_layer, tied_tables
-from dprmt.training.clipping._sample_wise import SampleWiseForward, buffer_versions, output_axis
+from dprmt.training.clipping._sample_wise import SampleWiseForward, Tap, buffer_versions, output_axis
 from dprmt.training.clipping._units import UnitRows, Use
 from dprmt.training.norms import NormRecord, rounding_margin
 from dprmt.training.norms._clipping import UNIT_ROUNDOFF
@@ -145,8 +145,6 @@ class Capture:
         ends[2, 1:-1] = 1.0
         for weights in ends:
             self._differentiate(losses, weights)
-        for parameter in self._parameters.values():
-            parameter.grad = None
 
     def backward(
         self,
@@ -236,9 +234,6 @@ class Capture:
     def _follow_whole(self, layer: WholeModule) -> None:
         module = layer.module
 
-        def take(parameter: nn.Parameter, gradients: torch.Tensor) -> None:
-            self._arrives(layer, [parameter], gradients)
-
         def watch(called: nn.Module, args: tuple[Any, ...], output: Any) -> None:
             if called is not module or not (module.training and torch.is_grad_enabled()):
                 return
@@ -248,6 +243,7 @@ class Capture:
                 if isinstance(value, torch.Tensor) and value.requires_grad:
                     value.register_hook(partial(self._asks, layer.name, output_axis(module, place)))
 
+        take = partial(self._arrives, layer)
         forward = SampleWiseForward(layer.name, module, lambda: self.batch_size, take, self._anchor)
         self._apart.append(forward)
         before, watch, after = map(torch.compiler.disable, (forward.before, watch, forward.after))
@@ -287,7 +283,7 @@ class Capture:
             if not self._expected:  # not what a checkpoint runs again
                 self._forward[layer] += 1
             inputs = [value for value in tree_leaves((args, kwargs)) if isinstance(value, torch.Tensor)]
-            return _Tap.apply(partial(self._arrives, layer), owned, output, self._anchor, *inputs)
+            return Tap.apply(partial(self._arrives, layer), owned, output, self._anchor, *inputs)
 
         before, after = torch.compiler.disable(before), torch.compiler.disable(after)
         self._handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
@@ -365,27 +361,6 @@ class Capture:
         self.squared_of[layer] = squared
         self.squared = squared if self.squared is None else self.squared + squared.to(self.squared.device)
         self.contributions += [(layer, contribution) for contribution in contributions]
-
-
-class _Tap(torch.autograd.Function):  # type: ignore[misc]  # torch is skipped by mypy
-    """A layer's output, as a function of its inputs and of an anchor that get no gradient from it.
-
-    Autograd saves the inputs: changing them in place is an error, and a checkpoint drops them and computes them again.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any, take: Any, owned: bool, output: torch.Tensor, anchor: torch.Tensor, *inputs: torch.Tensor
-    ) -> torch.Tensor:
-        ctx.take, ctx.count = take, len(inputs)
-        ctx.save_for_backward(*inputs)
-        # Torch's own layers save none of their outputs, so these may be changed in place, as no view may.
-        return output.data if owned else output.view_as(output)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        ctx.take(ctx.saved_tensors, gradient)
-        return (None, None, gradient, None, *(None,) * ctx.count)
 
 
 def check_buffers(model: nn.Module, before: Mapping[str, tuple[int, int]], others: str) -> None:

@@ -13,7 +13,6 @@ import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import torch
@@ -25,7 +24,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from dprmt._validation import TrainingStateError
 from dprmt.training.clipping._modules import Body, changed_buffer, is_sequence_first
 
-Take = Callable[[nn.Parameter, torch.Tensor], None]
+Take = Callable[[Sequence[torch.Tensor], torch.Tensor], None]
 _PLAIN = (bool, int, float, complex, str, type(None), torch.dtype, torch.device)
 _MASKS = ("attn_mask", "src_mask", "tgt_mask", "memory_mask")
 _PADDING = "key_padding_mask"
@@ -39,8 +38,8 @@ class SampleWiseForward:
 
     ``batch_size``: size of the present batch, for modules whose documentation does not define the sample axis. An
     input with this first axis then holds the samples, and all other inputs are shared. ``take``: called in the
-    backward pass with a parameter and its per-sample gradients. ``anchor``: the tensor to which the backward pass
-    leads.
+    backward pass with a list of one parameter and its per-sample gradients. ``anchor``: the tensor to which the
+    backward pass leads.
     """
 
     def __init__(
@@ -109,8 +108,8 @@ class SampleWiseForward:
     def _copies(self, size: int) -> dict[str, torch.Tensor]:
         copies = {}
         for parameter, name in self._parameters.items():
-            take = partial(self._take, parameter)
-            copies[name] = _Copies.apply(take, parameter.detach(), size, self._anchor)
+            expanded = parameter.detach().expand(size, *parameter.shape)
+            copies[name] = Tap.apply(self._take, False, expanded, self._anchor, parameter)
         return copies
 
     def _apart(self, call: _Call, axes: Sequence[int | None], copies: Mapping[str, torch.Tensor]) -> Any:
@@ -211,18 +210,25 @@ def buffer_versions(model: nn.Module) -> dict[str, tuple[int, int]]:
     return {name: (id(value), 0 if value.is_inference() else value._version) for name, value in model.named_buffers()}
 
 
-class _Copies(torch.autograd.Function):  # type: ignore[misc]  # torch is skipped by mypy
-    """A parameter for each sample, whose gradients are handed over and reach no parameter."""
+class Tap(torch.autograd.Function):  # type: ignore[misc]  # torch is skipped by mypy
+    """A layer's output, or a parameter's copies, as a function of inputs and of an anchor that get no gradient from it.
+
+    Autograd saves the inputs: changing them in place is an error, and a checkpoint drops them and computes them again.
+    """
 
     @staticmethod
-    def forward(ctx: Any, take: Any, parameter: torch.Tensor, size: int, anchor: torch.Tensor) -> torch.Tensor:
-        ctx.take = take
-        return parameter.expand(size, *parameter.shape)
+    def forward(
+        ctx: Any, take: Any, owned: bool, output: torch.Tensor, anchor: torch.Tensor, *inputs: torch.Tensor
+    ) -> torch.Tensor:
+        ctx.take, ctx.count = take, len(inputs)
+        ctx.save_for_backward(*inputs)
+        # Torch's own layers save none of their outputs, so these may be changed in place, as no view may.
+        return output.data if owned else output.view_as(output)
 
     @staticmethod
-    def backward(ctx: Any, gradients: torch.Tensor) -> tuple[None, ...]:
-        ctx.take(gradients.detach())
-        return None, None, None, None
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        ctx.take(ctx.saved_tensors, gradient)
+        return (None, None, gradient, None, *(None,) * ctx.count)
 
 
 class _Call:

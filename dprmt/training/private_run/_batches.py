@@ -296,12 +296,6 @@ class _Numbered(torch.utils.data.Dataset[Any]):  # type: ignore[misc]
 
     _data: Any
 
-    def __len__(self) -> int:
-        return len(self._data)
-
-    def __getitem__(self, position: int) -> tuple[int, Any]:
-        return position, self._data[position]
-
     def __getitems__(self, positions: list[int]) -> list[tuple[int, Any]]:
         fetch = getattr(self._data, "__getitems__", None)
         rows = fetch(positions) if callable(fetch) else [self._data[position] for position in positions]
