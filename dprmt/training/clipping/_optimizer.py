@@ -164,12 +164,13 @@ class NoisySumOptimizer(DPOptimizer):  # type: ignore[misc]
     def add_noise(self) -> None:
         """Put the noisy mean where the optimizer reads it: noise in the sum's dtype, rounded to the parameter's after.
 
-        A `DPGrape` is checked first; it receives σC/L, which may follow schedules.
+        A `DPGrape` is checked first; it and a `DPAdamBC` receive σC/L, which may follow schedules.
         """
         std = float(self.noise_multiplier * self.max_grad_norm)
         if isinstance(self.original_optimizer, DPGrape):
             self.original_optimizer.check()
-            for group in self.param_groups:
+        for group in self.param_groups:
+            if "noise_variance" in group:  # of DPAdamBC and DPGrape
                 group["noise_variance"] = (std / float(self.expected_batch_size)) ** 2
         for place, parameter in enumerate(self.params):
             total = getattr(parameter, "summed_grad", None)

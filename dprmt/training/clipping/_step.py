@@ -134,14 +134,6 @@ class LogicalStep:
         if not self._may_move:
             raise TrainingStateError(f"a step of the optimizer that was made private.\nFix: {ONLY_STEP}")
 
-    def clip_at(self, clipping_norm: float) -> None:
-        """Clip and add noise at another clipping norm from the next step on."""
-        self.optimizer.max_grad_norm = clipping_norm
-        for group in self.optimizer.original_optimizer.param_groups:
-            if "noise_variance" in group:  # of DPAdamBC and DPGrape
-                noise = self.optimizer.noise_multiplier * clipping_norm / self.optimizer.expected_batch_size
-                group["noise_variance"] = noise**2
-
     def complete(self) -> None:
         """Add what is held back, of a unit that may have more rows."""
 

@@ -167,7 +167,6 @@ class PrivateRun:
         device = next(iter(self._trained.values())).device
         self._noise = randomness.generator(f"noise of process {self._rank}", device)
         self._inner = plan.privatize(optimizer, noise_multiplier=self.noise_multiplier, noise_generator=self._noise)
-        self._inner.clip_at(plan.clipping_norm)
         self._clipping: ClippingNorm = plan.clipping_norm if clipping is None else clipping
         self._inner.optimizer.stability = STABILITY if clipping == "automatic" else None
         if isinstance(clipping, PerLayerClipping):
@@ -459,7 +458,7 @@ class PrivateRun:
         with nullcontext() if self._correlated is None else self._correlated.row(self._place):
             self._inner.step()
         if clipping_norm is not None:
-            self._inner.clip_at(clipping_norm)
+            self._inner.optimizer.max_grad_norm = clipping_norm
 
     def _next_clipping_norm(self) -> float:
         rule, count = self._clipping, self._inner.centred_count
@@ -678,7 +677,7 @@ class PrivateRun:
             for name, value in self._trained.items():
                 value.copy_(state["parameters"][name])
         self.optimizer.load_state_dict(state["optimizer"])
-        self._inner.clip_at(float(state["clipping_norm"]))
+        self._inner.optimizer.max_grad_norm = float(state["clipping_norm"])
         self._name, self.steps_taken = state["run"], int(state["steps_taken"])
         self._attempts = max(self._attempts, int(state["attempts"]))
         self._losses_returned = self._losses_returned or bool(state["losses_returned"])
