@@ -15,6 +15,7 @@ from torch.distributed.tensor import DTensor
 from dprmt._validation import TrainingStateError
 from dprmt.training.optimizers import DPGrape
 from dprmt.training.randomness import SecureRandom
+from dprmt.training.randomness._secure import uniform
 
 ONLY_STEP = "private.step(...) alone, which adds the noise, moves the optimizer and clears the sum"
 
@@ -209,12 +210,8 @@ class NoisySumOptimizer(DPOptimizer):  # type: ignore[misc]
 
     def _check_streams(self) -> None:
         # 124 random bits each; equal ones mean the same stream at the same place.
-        generator = self.generator
-        if isinstance(generator, SecureRandom):
-            tag = generator.integers(2, 2**62).tolist()
-        else:
-            assert generator is not None  # a plan makes one
-            tag = torch.randint(2**62, (2,), generator=generator, device=generator.device).tolist()
+        assert self.generator is not None  # a plan makes one
+        tag = uniform(2, 2**62, self.generator).tolist()
         tags: list[Any] = [None] * torch.distributed.get_world_size()
         torch.distributed.all_gather_object(tags, tag)
         if len({tuple(one) for one in tags}) < len(tags):

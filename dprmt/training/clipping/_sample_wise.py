@@ -76,7 +76,11 @@ class SampleWiseForward:
         if size > 1:
             self._compare(call, axes, size, args, kwargs)
         before = buffer_versions(self.module)
-        output = self._apart(call, axes, self._copies(size))
+        copies = {}
+        for parameter, name in self._parameters.items():
+            expanded = parameter.detach().expand(size, *parameter.shape)
+            copies[name] = Tap.apply(self._take, False, expanded, self._anchor, parameter)
+        output = self._apart(call, axes, copies)
         if changed := buffer_versions(self.module).items() ^ before.items():
             raise TrainingStateError(changed_buffer(f"{self.name}.{min(changed)[0]}"))
         self._outputs_kept.append(output)
@@ -105,13 +109,6 @@ class SampleWiseForward:
             self._shared.add(name)
         return None if name in self._shared else 0
 
-    def _copies(self, size: int) -> dict[str, torch.Tensor]:
-        copies = {}
-        for parameter, name in self._parameters.items():
-            expanded = parameter.detach().expand(size, *parameter.shape)
-            copies[name] = Tap.apply(self._take, False, expanded, self._anchor, parameter)
-        return copies
-
     def _apart(self, call: _Call, axes: Sequence[int | None], copies: Mapping[str, torch.Tensor]) -> Any:
         size = len(next(iter(copies.values())))
         values = [value for _, value in call.tensors]
@@ -127,9 +124,12 @@ class SampleWiseForward:
             shape["leaves"] = leaves
             return self._outputs(leaves)
 
-        stacked = iter(self._map(one, copies, cut))
-        joined = [next(stacked) if isinstance(leaf, torch.Tensor) else leaf for leaf in shape["leaves"]]
-        return tree_unflatten([self._joined(leaf, place) for place, leaf in enumerate(joined)], shape["spec"])
+        stacked, joined = iter(self._map(one, copies, cut)), []
+        for place, leaf in enumerate(shape["leaves"]):
+            axis = output_axis(self.module, place)
+            is_stacked = isinstance(leaf, torch.Tensor)
+            joined.append(next(stacked).movedim(0, axis).flatten(axis, axis + 1) if is_stacked else leaf)
+        return tree_unflatten(joined, shape["spec"])
 
     def _outputs(self, leaves: Sequence[Any]) -> list[torch.Tensor]:
         for place, leaf in enumerate(leaves):
@@ -156,12 +156,6 @@ class SampleWiseForward:
                 one({name: value[i] for name, value in copies.items()}, [rows[i] for rows in cut]) for i in range(size)
             ]
             return [torch.stack(rows) for rows in zip(*each, strict=True)]
-
-    def _joined(self, leaf: Any, place: int) -> Any:
-        if not isinstance(leaf, torch.Tensor):
-            return leaf
-        axis = output_axis(self.module, place)
-        return leaf.movedim(0, axis).flatten(axis, axis + 1)
 
     def _compare(self, call: _Call, axes: Sequence[int | None], size: int, args: Any, kwargs: Any) -> None:
         """Raise an error unless a batch's output equals its samples' outputs; checked once for each set of inputs."""

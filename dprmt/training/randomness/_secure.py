@@ -400,17 +400,18 @@ def allocation(samples: int, steps: int, generator: torch.Generator | SecureRand
     >>> sorted(batches[0] + batches[1])
     [0, 1, 2, 3, 4, 5]
     """
-    step_of = _uniform(samples, steps, generator)
+    step_of = uniform(samples, steps, generator)
     order = torch.argsort(step_of, stable=True)
     sizes = torch.bincount(step_of, minlength=steps).tolist()
     return [part.tolist() for part in torch.split(order, sizes)]
 
 
-def _uniform(count: int, below: int, generator: torch.Generator | SecureRandom) -> torch.Tensor:
+def uniform(count: int, below: int, generator: torch.Generator | SecureRandom) -> torch.Tensor:
+    """Draw independent numbers of {0, …, below - 1}, exactly uniform: what is drawn above is drawn again."""
     if isinstance(generator, SecureRandom):
         return generator.integers(count, below)
-    values = 1 << (below - 1).bit_length()
-    drawn = torch.randint(values, (count,), generator=generator)
+    values, device = 1 << (below - 1).bit_length(), generator.device
+    drawn = torch.randint(values, (count,), generator=generator, device=device)
     while (again := torch.nonzero(drawn >= below)[:, 0]).numel():
-        drawn[again] = torch.randint(values, (again.numel(),), generator=generator)
+        drawn[again] = torch.randint(values, (again.numel(),), generator=generator, device=device)
     return drawn
