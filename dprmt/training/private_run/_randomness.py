@@ -21,7 +21,7 @@ _SECRET_BYTES = 32
 
 @dataclass(frozen=True)
 class Randomness:
-    """A secret of 32 bytes, which separates it from purposes, and what is derived from it; not shown by ``repr``.
+    """A secret of 32 bytes and what is derived from it; its ``repr`` does not show it.
 
     Formal guarantees
     -----------------
@@ -34,6 +34,10 @@ class Randomness:
     secret: bytes
     is_secret: bool
     secure: bool = False
+
+    def __post_init__(self) -> None:
+        if len(self.secret) != _SECRET_BYTES:  # a fixed length separates secret and purpose
+            raise ParameterError("secret", "<hidden>", f"{_SECRET_BYTES} bytes")
 
     def __repr__(self) -> str:
         return f"Randomness(is_secret={self.is_secret})"
