@@ -105,12 +105,8 @@ class ShardedStage(Stage):
         if self._bug == "a sample in every process":  # which is refused where it has the same name in both
             return super().accumulate(batch, step, [i + _MANY * self._rank for i in batch])
         mine = batch[self._rank :: self._size]
-        if mine:
-            super().accumulate(mine, step)
-        else:
-            with self.private.standing_in():
-                super().accumulate(batch[:1], step)
-        return None
+        self.private.stands_in = not mine
+        return super().accumulate(mine or batch[:1], step)
 
     def trained(self) -> list[tuple[str, Any]]:
         """Shards, also after a pass that has left them whole."""

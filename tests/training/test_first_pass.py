@@ -182,19 +182,6 @@ def test_a_parameter_that_the_optimizer_gets_later() -> None:
         step.step()
 
 
-def test_a_parameter_that_was_replaced_or_added() -> None:
-    model = nn.Sequential(nn.Linear(WIDTH, 1))
-    step = private_sgd(model)
-    model[0].weight = nn.Parameter(torch.zeros(1, WIDTH))
-    with pytest.raises(TrainingStateError, match=r"0\.weight was replaced since the model was made private"):
-        accumulate(step, torch.randn(SIZE, WIDTH))
-    model = nn.Sequential(nn.Linear(WIDTH, 1))
-    step = private_sgd(model)
-    model.append(nn.Linear(1, 1))
-    with pytest.raises(TrainingStateError, match=r"1\.weight was added since the model was made private"):
-        accumulate(step, torch.randn(SIZE, WIDTH))
-
-
 def test_complex_parameters() -> None:
     parts = {"inner": nn.Linear(WIDTH, 1, dtype=torch.complex64), "head": nn.Linear(1, 1)}
     model = Parts(lambda model, x: model.head(model.inner(x.to(torch.complex64)).abs()), **parts)

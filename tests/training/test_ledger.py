@@ -21,9 +21,9 @@ from audits.processes import in_processes
 from audits.steps import private_sgd
 from dprmt import ParameterError, TrainingStateError
 from dprmt.accounting import Hutchinson
-from dprmt.training.clipping import Units, plan_private
+from dprmt.training.clipping import ClippedStep, Units, plan_private
 from dprmt.training.harness import read_metrics, train_task
-from dprmt.training.private_run import PrivateRun, _ledger
+from dprmt.training.private_run import _ledger
 from dprmt.training.private_run._ledger import PrivacyLedger, charged_steps
 from tests.training.test_planted_bugs import network, settings, task
 
@@ -45,17 +45,17 @@ def test_every_charge_counts_and_none_takes_back(stated: list[int | None]) -> No
 def trains(rank: int, size: int, out: str) -> list[int]:
     """Rank 0's disk is slow: whoever does not wait for it finds fewer lines than steps."""
     seen: list[int] = []
-    charge, write = PrivateRun._charge, _ledger.append_line
+    step, write = ClippedStep.step, _ledger.append_line
 
-    def charged(run: PrivateRun) -> None:
-        charge(run)
+    def noised(private: ClippedStep) -> None:
         seen.append(charged_steps(Path(out)))
+        step(private)
 
     def slowly(*args: Any, **options: Any) -> None:
         time.sleep(0.2)
         write(*args, **options)
 
-    PrivateRun._charge, _ledger.append_line = charged, slowly  # type: ignore[method-assign]
+    ClippedStep.step, _ledger.append_line = noised, slowly  # type: ignore[method-assign]
     train_task(network(), task(), settings(), out)
     return seen
 
