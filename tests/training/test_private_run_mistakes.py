@@ -6,6 +6,7 @@ import copy
 import io
 import pickle
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,16 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
-from torch.utils.data import DataLoader, IterableDataset, SubsetRandomSampler, TensorDataset, WeightedRandomSampler
+from torch.utils.data import (
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+    default_collate,
+)
 
 from dprmt import ParameterError, TrainingStateError
 from dprmt.training.clipping import Units
@@ -276,12 +286,59 @@ class Stream(IterableDataset[int]):  # type: ignore[misc]
         (iter([1, 2]), "a data set with a length"),
         (DataLoader(ROWS, sampler=WeightedRandomSampler([1.0] * 60, 60)), "sampler must be torch's"),
         (DataLoader(ROWS, sampler=SubsetRandomSampler([1, 2])), "sampler must be torch's"),
-        (DataLoader(ROWS, sampler=torch.utils.data.RandomSampler(ROWS, replacement=True)), "sampler must be torch's"),
+        (DataLoader(ROWS, sampler=RandomSampler(ROWS, replacement=True)), "sampler must be torch's"),
+        (DataLoader(ROWS, sampler=RandomSampler(range(20))), "sampler must be torch's .* over all rows"),
+        (DataLoader(ROWS, sampler=SequentialSampler(range(20))), "sampler must be torch's .* over all rows"),
+        (DataLoader(ROWS, sampler=RandomSampler(ROWS, num_samples=20)), "sampler must be torch's .* over all rows"),
     ],
 )
 def test_data_that_cannot_be_drawn_from(data: Any, named: str) -> None:
     with pytest.raises(ParameterError, match=named):
         new(data)
+
+
+def mean_taken_off(rows: list[Any]) -> Any:
+    batch = default_collate(rows)
+    return [batch[0] - batch[0].mean(0), *batch[1:]]
+
+
+def mixed(rows: list[Any]) -> Any:
+    batch, share = default_collate(rows), torch.rand(())
+    return [share * batch[0] + (1 - share) * batch[0][torch.randperm(len(rows)).roll(1)], *batch[1:]]
+
+
+def by_size(rows: list[Any]) -> Any:
+    return default_collate(sorted(rows, key=lambda row: float(row[0][0])))
+
+
+def padded(rows: list[Any]) -> Any:
+    """Texts of their lengths, of which some tokens are masked at random."""
+    texts = [row[0][: 2 + int(row[2]) % 5] for row in rows]
+    return [nn.functional.dropout(nn.utils.rnn.pad_sequence(texts, batch_first=True)), *default_collate(rows)[1:]]
+
+
+OWN = torch.Generator().manual_seed(0)
+
+
+@pytest.mark.parametrize(
+    ("collate", "workers", "is_refused"),
+    [
+        (mean_taken_off, 0, True),
+        (mixed, 0, True),
+        (mixed, 1, True),
+        (by_size, 0, True),
+        (padded, 0, False),
+        (padded, 1, False),
+        (lambda rows: [torch.randn(len(rows), 6, generator=OWN), *default_collate(rows)[1:]], 0, False),
+    ],
+)
+def test_a_collated_row_is_made_from_one_row(collate: Any, workers: int, is_refused: bool) -> None:
+    """Where it is made from several, or from those of another place, nothing is released."""
+    private = new(DataLoader(ROWS, collate_fn=collate, num_workers=workers), steps=1, batch_size=60)
+    private.model.register_forward_pre_hook(lambda _, args: (nn.functional.pad(args[0], (0, 6 - args[0].shape[1])),))
+    with pytest.raises(TrainingStateError, match="collate_fn makes a row") if is_refused else nullcontext():
+        step(private, first(private))
+    assert private.steps_charged == (0 if is_refused else 1)
 
 
 def test_returned_losses_are_recorded() -> None:
