@@ -166,6 +166,10 @@ MISTAKES: dict[str, tuple[Any, ...]] = {  # the act, what is said, and options o
     "two iterations": (two_iterations, "another iteration"),
     "evaluation mode": (step, "evaluation mode", {"prepare": lambda run, _: run.model.eval()}),
     "saved in mid-step": (lambda run, _: run.state_dict(), "a step is under way", SMALL | {"prepare": one_micro_batch}),
+    "another optimizer's state": (
+        lambda run, _: run.load_state_dict(new(optimizer=torch.optim.Adam, steps=6).state_dict()),
+        "state: optimizer must be that of this run, 'SGD', got 'Adam'",
+    ),
     "pickled": (lambda run, _: pickle.dumps(run), r"save private.state_dict\(\)"),
     "copied": (lambda run, _: copy.deepcopy(run), "cannot be pickled or copied"),
 }
@@ -271,6 +275,29 @@ def test_arguments_out_of_range(options: dict[str, Any], named: str) -> None:
         new(**options)
 
 
+def test_an_optimizer_that_computes_gradients_again() -> None:
+    model = nn.Linear(6, 2)
+    with pytest.raises(ParameterError, match=r"step\(\) needs no closure: .* got 'LBFGS'"):
+        new(model=model, optimizer=torch.optim.LBFGS(model.parameters()))
+
+
+@pytest.mark.parametrize("add", ["register_hook", "register_post_accumulate_grad_hook"])
+@pytest.mark.parametrize("regime", ["batched", "alone"])
+def test_hooks_on_gradients_are_not_called(add: str, regime: str) -> None:
+    """So they are refused, before or after the run is made: a mask of a frozen row would hold no noise off."""
+    options: dict[str, Any] = {"units": Units(1, regime="alone")} if regime == "alone" else {}
+    model = nn.Linear(6, 2)
+    hook = getattr(model.weight, add)(lambda *_: None)
+    with pytest.raises(ParameterError, match="hooks on a parameter's gradient must be none"):
+        new(model=model, **options)
+    hook.remove()
+    private = new(model=model, **options)
+    batch = first(private)
+    model.weight.register_hook(lambda _: None)
+    with pytest.raises(TrainingStateError, match=r"changed since make_private: parameter 'weight'"):
+        step(private, batch)
+
+
 class Stream(IterableDataset[int]):  # type: ignore[misc]
     """Rows without numbers."""
 
@@ -362,6 +389,8 @@ def test_a_model_in_two_runs() -> None:
     with pytest.raises(ParameterError, match=r"no other private run holds: call close\(\)"):
         new(model=private.model)
     assert new(model=private.close()).model is private.model
+    with pytest.raises(TrainingStateError, match="this private run was closed"):
+        step(private, first(private))
 
 
 @pytest.mark.parametrize(

@@ -39,8 +39,9 @@ from dprmt.training.norms import NormRecord, rounding_margin
 from dprmt.training.norms._clipping import UNIT_ROUNDOFF
 
 _OUTSIDE = (
-    "private.step(lambda rows: <one loss per sample>, batch) instead of loss.backward(); private.close() if the run is "
-    "over"
+    "a backward pass other than the one of accumulate(): no ε covers it.\n"
+    "Fix: private.step(lambda rows: <one loss per sample>, batch) instead of loss.backward(); private.close() if the "
+    "run is over; model.eval() before the forward pass if another network is trained: this one then gets no gradients"
 )
 _SEVERAL_CALLS = (
     "a module whose one forward pass makes all calls, or units=Units(1, regime='alone'), which runs each row alone; "
@@ -306,10 +307,7 @@ class Capture:
         if not len(gradient):
             return
         if not self._expected:
-            raise TrainingStateError(
-                "a backward pass other than the one of accumulate().\n"
-                f"Fix: {_OUTSIDE}, or model.eval() before the forward pass"
-            )
+            raise TrainingStateError(_OUTSIDE)
         assert size is not None
         first = gradient if is_whole else inputs[0]
         if len(first) != size or len(gradient) != size:
@@ -338,10 +336,9 @@ class Capture:
             raise ParameterError("samples", name, _MIXED)
 
     def _plain(self, name: str, parameter: torch.Tensor) -> None:
-        gradient = parameter.grad
+        gradient, parameter.grad = parameter.grad, None
         if self._expected and gradient is not None and bool(getattr(gradient, "_local_tensor", gradient).any()):
             self._elsewhere.append(name)
-        parameter.grad = None
 
     def _measure(self, layer: Layer) -> None:
         uses, units = self.waiting.pop(layer), self._units

@@ -701,6 +701,7 @@ class PrivateRun:
     def _description(self) -> dict[str, Any]:
         return {
             "mechanism": describe_mechanism(self.mechanism),
+            "optimizer": type(self.optimizer).__name__,
             "clipping_norm": self._clipping.as_dict() if isinstance(self._clipping, Value) else self._clipping,
             "batch_size": self._plan.expected_batch_size,
             "samples": self._source.samples,
@@ -722,6 +723,7 @@ class PrivateRun:
                 attached.detach()
         _MODELS.discard(self.model)
         self._inner.close()
+        self._guard.is_open = False
         return self.model
 
 
@@ -759,9 +761,12 @@ class Guard:
         self._watched = min(trained, key=lambda value: value.numel())
         self._ones: Any = None
         self._version = 0
+        self.is_open = True
 
     def begin(self) -> None:
         """Take the ones away, and raise unless they are as they were and the next batch may use this model."""
+        if not self.is_open:
+            raise TrainingStateError("this private run was closed.\nFix: dprmt.make_private(...) makes another one.")
         if not self._model.training:
             raise TrainingStateError(
                 "the model is in evaluation mode: dropout and other layers do not train.\n"
@@ -769,10 +774,10 @@ class Guard:
             )
         now = self._facts()
         if now != self._planned:
-            name = min(now.items() ^ self._planned.items())[0]
+            name = min(name for name, _ in now.items() ^ self._planned.items())
             raise TrainingStateError(
                 f"the model has changed since make_private: parameter {name!r}.\n"
-                "Fix: add, replace, freeze and move parameters first, then call make_private."
+                "Fix: add, replace, freeze and move parameters first, then call make_private; put no hook on one."
             )
         ones, self._ones = self._ones, None
         if ones is None:
@@ -797,8 +802,9 @@ class Guard:
             self._ones = self._watched.grad = None
 
     def _facts(self) -> dict[str, tuple[Any, ...]]:
-        return {
-            name: (0 if self._is_spread else id(value), tuple(value.shape), str(value.dtype), str(value.device))
-            for name, value in self._model.named_parameters()
-            if value.requires_grad
-        }
+        def facts(value: torch.Tensor) -> tuple[Any, ...]:
+            # Of a shard, the tensor in the model is not always the same.
+            same = 0 if self._is_spread else id(value)
+            return same, value.shape, value.dtype, value.device, bool(value._backward_hooks)
+
+        return {name: facts(value) for name, value in self._model.named_parameters() if value.requires_grad}
