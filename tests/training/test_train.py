@@ -292,7 +292,7 @@ def test_a_plan_counts_the_layers_whose_norms_are_estimated(folder):
     assert planned.startswith("hutch++ (4 secret probes, a sketch of 3")
     assert planned.endswith(" in 1 of 4 layers, exact in 3 of 4 layers")
     planned = dry_run(recipe_in(folder).with_changes(norms)).norms
-    assert planned == "exact in 4 of 4 layers"
+    assert planned == "exact in 5 of 5 layers"
 
 
 def test_grape_is_denoised_and_looked_at_in_the_subspace(folder, tmp_path, monkeypatch):
