@@ -92,7 +92,7 @@ class ShardedStage(Stage):
         self._bug = bug
         share = self._size**0.5 if bug == "a share of the noise in every process" else 1.0
         # No longest text, and no small layer estimated: norms that have a rank are refused where parameters are shards.
-        options = {key: value for key, value in game.options.items() if key != "tokens"} | {"distributed": True}
+        options = {key: value for key, value in game.options.items() if key != "tokens"}
         options |= {"everything": False} if "secret" in options else {}
         super().__init__(replace(game, options=options), noise_multiplier / share)
 

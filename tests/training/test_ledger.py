@@ -110,13 +110,11 @@ def test_all_processes_end_when_the_first_refuses(tmp_path: Path) -> None:
     assert all(re.search("resume|recipe|cannot go on", words) for words in first)
 
 
-def one_step(
-    *, distributed: bool = True, step: int = 0, samples: tuple[int, ...] = (0, 1), owner: str | None = None
-) -> None:
+def one_step(*, step: int = 0, samples: tuple[int, ...] = (0, 1), owner: str | None = None) -> None:
     """A logical step of this process."""
     torch.manual_seed(0)
     model = torch.nn.Linear(40, 30)
-    options = {"noise_multiplier": 1.0, "expected_batch_size": 4.0, "distributed": distributed}
+    options = {"noise_multiplier": 1.0, "expected_batch_size": 4.0}
     norms = Hutchinson(4, secret=False) if owner is None else "exact"
     private = private_sgd(model, 0.1, norms=norms, units=None if owner is None else Units(2), **options)
     before = model.weight.detach().clone()
@@ -138,14 +136,13 @@ RUNS: list[tuple[Callable[[int], dict[str, Any]], str]] = [
     (lambda rank: {"samples": ROWS[rank], "step": rank}, "step must be the same number in all processes"),
     (lambda rank: {"samples": [(0, 1), (1, 2)][rank]}, "samples must be in one process only"),
     (lambda rank: {"samples": ROWS[rank], "owner": "a"}, "samples must be in one process only"),
-    (lambda _: {"distributed": False}, "distributed must be True in a process group of 2"),
 ]
 
 
 def outcomes(rank: int, size: int) -> list[Any]:
     """What is said, and probes that all processes have to share."""
     options = {"norms": Hutchinson(4, secret=False), "clipping_norm": 1.0, "expected_batch_size": 1.0}
-    estimator: Any = plan_private(torch.nn.Linear(40, 30), distributed=True, **options).policy.estimator
+    estimator: Any = plan_private(torch.nn.Linear(40, 30), **options).policy.estimator
     found = [estimator.generator.shared(step=0, layer="l", rows=2, probes=2).tolist()]
     for options, _ in RUNS:
         try:

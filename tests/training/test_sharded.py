@@ -30,7 +30,7 @@ BATCHES = ([0, 1], [5, 2, 0], [0, 1, 2, 3, 4, 5], [], [4])
 def private(model: nn.Module, optimizer: torch.optim.Optimizer | None = None, **options: Any) -> Any:
     chosen = torch.optim.SGD(model.parameters(), lr=1.0) if optimizer is None else optimizer
     usual = {"norms": "ghost", "clipping_norm": 0.05, "noise_multiplier": 0.0, "expected_batch_size": 3.0}
-    return make_private(model, chosen, **usual | {"distributed": torch.distributed.is_initialized()} | options)
+    return make_private(model, chosen, **usual | options)
 
 
 def take(step: Any, rows: list[int], number: int) -> None:
@@ -177,7 +177,6 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], dict[str, Any], str]] = {
     "whole": (sharded, {"whole": ["head"]}, LEFT_OUT),
     "subspaces": (sharded, {"optimizer": grape}, LEFT_OUT),
     "a rank": (sharded, {"norms": Hutchinson(4, secret=False, rank=40)}, "without a rank"),
-    "not said": (sharded, {"distributed": False}, "distributed must be True"),
     "one generator": (sharded, {"noise_generator": torch.Generator().manual_seed(1)}, "the same noise generator"),
     "the same rows": (sharded, {"rows": [0, 1]}, "in one process only"),
 }

@@ -32,7 +32,7 @@ from dprmt.training.clipping._formed_layers import (
     joined,
 )
 from dprmt.training.clipping._matrix_layers import add_inner_products
-from dprmt.training.clipping._modules import is_frozen_batch_norm, is_torch_layer, tied_tables
+from dprmt.training.clipping._modules import known_kind
 from dprmt.training.clipping._sample_wise import SampleWiseForward, Tap, buffer_versions, output_axis
 from dprmt.training.clipping._units import UnitRows, Use
 from dprmt.training.norms import NormRecord, rounding_margin
@@ -69,11 +69,12 @@ class Capture:
 
     def __init__(self, model: nn.Module, layers: Sequence[Layer], policy: NormPolicy, *, floor: float = 0.0) -> None:
         self.model, self.layers, self._policy = model, list(layers), policy
-        self.record = NormRecord([record for layer in self.layers for record in layer.records()])
+        self.record = NormRecord([record for layer in self.layers for record in layer.records])
         self._parameters = {name: value for name, value in model.named_parameters() if value.requires_grad}
         double = all(value.dtype == torch.float64 for value in self._parameters.values())
         dtype = torch.float64 if double else torch.float32
-        self._tied = tied_tables(layer.module for layer in self.layers)
+        uses = Counter(value for layer in layers for value in layer.module.parameters() if value.requires_grad)
+        self._tied = [value for value, count in uses.items() if count > 1]  # tables that several layers use
         self.sizes = {layer: sum(value.numel() for value in layer.module.parameters()) for layer in self.layers}
         self._terms = max(layer.terms(policy.tokens or 1) for layer in self.layers)  # the longest chain of additions
         if policy.tokens is None and any(layer.terms(1) != layer.terms(2) for layer in self.layers):
@@ -95,7 +96,7 @@ class Capture:
             else:
                 self._follow(layer)
         for name, part in model.named_modules():
-            if is_frozen_batch_norm(part):
+            if isinstance(part, nn.modules.batchnorm._BatchNorm):  # a frozen one: others are refused
                 self._handles.append(part.register_forward_pre_hook(partial(_stays_fixed, name)))
             if isinstance(part, DPRNNBase):
                 self._handles.append(part.register_forward_pre_hook(_refuse_packed))
@@ -254,7 +255,7 @@ class Capture:
         ]
 
     def _follow(self, layer: Layer) -> None:
-        module, owned, patched = layer.module, is_torch_layer(layer.module), "forward" in vars(layer.module)
+        module, owned, patched = layer.module, known_kind(layer.module) is not None, "forward" in vars(layer.module)
         constants: list[list[nn.Parameter]] = []  # of forward passes that run
 
         def before(called: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

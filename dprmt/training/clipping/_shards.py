@@ -35,7 +35,7 @@ class ShardedStep(ClippedStep):
 
     Formal guarantees
     -----------------
-    As for ``ClippedStep`` with ``distributed=True``, except that no sample runs alone: losses given as a function of
+    As for ``ClippedStep`` in several processes, except that no sample runs alone: losses given as a function of
     the batch are called once. Both gradient checks of the first micro-batch run in all processes.
 
     Examples

@@ -181,7 +181,7 @@ class PrivateRun:
             options = {"every": max(1, steps // 50), **telemetry}
             self.telemetry = Telemetry.attach(self._inner.optimizer, self._trained, **options)
         if denoising is not None:
-            self.denoising = DenoisingStep.attach(self._inner.optimizer, self._trained, denoising)
+            self.denoising = DenoisingStep(self._inner.optimizer, self._trained, denoising)
         _MODELS.add(self.model)
         self._ledger: PrivacyLedger | None = None
         if ledger is not None:
