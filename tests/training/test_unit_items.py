@@ -160,7 +160,7 @@ def test_owners_are_integers_or_strings(tmp_path: Path) -> None:
     (tmp_path / "rows.json").write_text('[{"text": "a", "label": "x", "who": 1.5}]')
     where = {name: (str(tmp_path / "rows.json"),) for name in ("train", "validation")}
     recipe = DataRecipe("files", **where, inputs=("text",), target="label", unit="who")
-    with pytest.raises(ParameterError, match="data.unit must be integers or strings"):
+    with pytest.raises(ParameterError, match=r"data\.unit must be integers or strings"):
         load_data(recipe, byte_tokenizer(), "classification")
 
 

@@ -56,7 +56,7 @@ _ELSEWHERE = (
 class Capture:
     """Hooks on one model, and what they have seen of the present micro-batch.
 
-    ``policy``: how norms are obtained. ``floor``: the least rounding margin.
+    ``policy``: how norms are obtained. ``record``: the same for the accountant. ``floor``: the least rounding margin.
 
     Position embeddings get a batch axis. Some models look up the embeddings of one sample and broadcast them, (1, T,
     d) to (B, T, d), so that their gradient would be summed over samples. Integers with a first axis of length 1 are
@@ -67,9 +67,10 @@ class Capture:
     _size: int | None
     _units: UnitRows | None
 
-    def __init__(self, model: nn.Module, layers: Sequence[Layer], policy: NormPolicy, *, floor: float = 0.0) -> None:
-        self.model, self.layers, self._policy = model, list(layers), policy
-        self.record = NormRecord([record for layer in self.layers for record in layer.records])
+    def __init__(
+        self, model: nn.Module, layers: Sequence[Layer], policy: NormPolicy, record: NormRecord, *, floor: float = 0.0
+    ) -> None:
+        self.model, self.layers, self._policy, self.record = model, list(layers), policy, record
         self._parameters = {name: value for name, value in model.named_parameters() if value.requires_grad}
         double = all(value.dtype == torch.float64 for value in self._parameters.values())
         dtype = torch.float64 if double else torch.float32

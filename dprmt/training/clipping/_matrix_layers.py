@@ -117,8 +117,8 @@ class LinearLayer:
         that cancel.
 
         Gram matrices are taken if (d + p) products an entry are fewer than T·d·p; they are twice as expensive in
-        float64. A gradient no larger than its factors is formed and kept in their place. That costs nothing, as it
-        takes the place of the sum's own product.
+        float64. A gradient no larger than its factors is formed and kept instead of them. That costs nothing, because
+        the sum needs no other product.
         """
         (a, *_), g = uses[0]
         (d, p), bias, weight = self._sizes, self._has_bias, self.module.weight

@@ -280,7 +280,7 @@ class ClippingPlan:
             return UnitStep(self.model, noisy, self.record, projected=self.subspaces, replay=self.replay)
         # Nobody needs DP-GRAPE to be more exact than clip_factors is by default.
         floor = DEFAULT_ROUNDING if isinstance(optimizer, DPGrape) else 0.0
-        capture = Capture(self.model, self.layers, self.policy, floor=floor)
+        capture = Capture(self.model, self.layers, self.policy, self.record, floor=floor)
         if self.policy.sharded:
             return ShardedStep(noisy, capture)
         return ClippedStep(noisy, capture, replay=self.replay)
@@ -372,12 +372,8 @@ def plan_private(
         raise ParameterError("units", units, "dprmt.training.clipping's Units(...), or None: every row is a sample")
     is_spread = is_sharded(model)
     if is_spread:
-        for argument, value in (("units", units), ("subspaces", subspaces), ("whole", taken or None)):
-            if value is not None:
-                fix = f"remove {argument}, or do not shard the model"
-                raise ParameterError(argument, type(value).__name__, "left out where parameters are sharded", fix)
-        if isinstance(estimator, HutchinsonEstimator) and estimator.everything:
-            raise ParameterError("norms", norms, "without a rank where parameters are sharded")
+        ranked = norms if isinstance(estimator, HutchinsonEstimator) and estimator.everything else None
+        _refuse_where_sharded(units=units, subspaces=subspaces, whole=taken or None, norms=ranked)
     regime, reason = ClippingPlan.regime, ClippingPlan.reason
     if units is not None:
         regime, reason = choose_regime(units, largest)
@@ -406,6 +402,14 @@ def plan_private(
 def trained_parameters(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
     """Return the trainable parameters by name."""
     return {name: value for name, value in model.named_parameters() if value.requires_grad}
+
+
+def _refuse_where_sharded(**options: Any) -> None:
+    for argument, value in options.items():
+        if value is not None:
+            allowed = "without a rank" if argument == "norms" else "left out"
+            fix = f"change {argument}, or do not shard the model"
+            raise ParameterError(argument, type(value).__name__, f"{allowed} where parameters are sharded", fix)
 
 
 def _record(layers: Sequence[Layer]) -> NormRecord:
