@@ -256,7 +256,8 @@ class Capture:
         ]
 
     def _follow(self, layer: Layer) -> None:
-        module, owned, patched = layer.module, known_kind(layer.module) is not None, "forward" in vars(layer.module)
+        module, patched = layer.module, "forward" in vars(layer.module)
+        owned = known_kind(module) is not None
         constants: list[list[nn.Parameter]] = []  # of forward passes that run
 
         def before(called: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -71,7 +71,7 @@ Measured: TypeAlias = tuple[torch.Tensor, list[Contribution]]
 class Layer(Protocol):
     """A module with trainable parameters: how its gradients are normed, and summed once clip factors are known.
 
-    A new kind of layer is a class with these members, a line in `_layer` of `_matrix_layers`, and its kind in `kind_of`.
+    A new kind of layer is a class with these members, a line in `_layer` of `_matrix_layers`, and a kind in `kind_of`.
     """
 
     name: str
