@@ -368,6 +368,30 @@ def test_a_collated_row_is_made_from_one_row(collate: Any, workers: int, is_refu
     assert private.steps_charged == (0 if is_refused else 1)
 
 
+class FailsOnce(TensorDataset):  # type: ignore[misc]
+    """A disk that does not give the sixth row at first."""
+
+    failed = False
+
+    def __getitem__(self, row: int) -> Any:
+        if row == 5 and not self.failed:
+            self.failed = True
+            raise OSError
+        return super().__getitem__(row)
+
+
+def test_rows_that_could_not_be_loaded_are_not_left_out() -> None:
+    private = new(FailsOnce(*ROWS.tensors), batch_size=len(ROWS), micro_batch_size=4, steps=1)
+    batch = next(iter(private))
+    with pytest.raises(OSError):
+        step(private, batch)
+    with pytest.raises(TrainingStateError, match="other rows than were drawn"):
+        step(private, batch)
+    for again in private:
+        step(private, again)
+    assert private.steps_taken == private.steps_charged == 1
+
+
 def test_returned_losses_are_recorded() -> None:
     private = new(steps=1)
     for batch in private:

@@ -156,15 +156,16 @@ class PrivateBatch:
         size: int,
         parts: Sequence[Part],
         load: Callable[[], Any],
-        stand_ins: int,
+        left: int,
         row: Callable[[], Any],
         seen: Counter[str] | None,
     ) -> None:
-        self.step, self.size, self._load, self._stand_ins, self._row = step, size, load, stand_ins, row
+        self.step, self.size, self._load, self._row = step, size, load, row
         self._parts = list(parts)  # which the loader reads, too
+        self._left = left  # micro-batches that are not added: more than parts if other processes have more
         self._seen = seen  # contents named so far, where rows are named by content
         self._current: MicroBatch | None = None
-        self._count, self._is_finished = 0, False
+        self._is_finished = False
 
     def __getitem__(self, key: Any) -> NoReturn:
         raise TrainingStateError(
@@ -172,15 +173,10 @@ class PrivateBatch:
             "Fix: private.step(lambda rows: ..., batch) with one loss for each row."
         )
 
-    @property
-    def _is_complete(self) -> bool:
-        return not self._parts and not self._stand_ins and (self._current is None or self._current._is_added)
-
     def _next(self) -> MicroBatch:
         """Return the present micro-batch until it is added, then load the next one."""
         if self._current is not None and not self._current._is_added:
             return self._current
-        self._count += 1
         if self._parts:
             (positions, rows, contents), part = self._load(), self._parts[0]
             if positions != part.positions:
@@ -189,11 +185,10 @@ class PrivateBatch:
                     "Fix: a data set that gives every row; then iterate over the run again."
                 )
             names = positions if self._seen is None else [self._named(content) for content in contents]
-            self._current = MicroBatch(rows, self._count, names, part.owners, part.weights)
+            self._current = MicroBatch(rows, self._left, names, part.owners, part.weights)
             self._parts.pop(0)
         else:  # other processes have more micro-batches, and a sharded model needs all processes
-            self._stand_ins -= 1
-            self._current = MicroBatch(self._row(), self._count, [0], _stands_in=True)
+            self._current = MicroBatch(self._row(), self._left, [0], _stands_in=True)
         return self._current
 
     def _named(self, content: str) -> str:

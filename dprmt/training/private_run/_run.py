@@ -265,7 +265,7 @@ class PrivateRun:
             most = most_in_any(len(parts)) if isinstance(self._inner, ShardedStep) else len(parts)
             seen = self._source.seen_before(parts, self._processes) if self._names_rows else None
             row = self._source.first_row
-            self._batch = PrivateBatch(step, size, parts, rows.__next__, most - len(parts), row, seen)
+            self._batch = PrivateBatch(step, size, parts, rows.__next__, most, row, seen)
             yield self._batch
             if iteration == self._iteration and self.steps_taken == step:
                 raise TrainingStateError(
@@ -362,7 +362,7 @@ class PrivateRun:
         if batch is not self._batch:
             already = "its step was taken already" if batch._is_finished else "it is not this run's last one"
             raise TrainingStateError(f"a batch is used once, by the run that drew it: {already}.\nFix: {_ONCE}")
-        while not batch._is_complete:
+        while batch._left:
             part = batch._next()
             yield part
             if not part._is_added:
@@ -421,6 +421,7 @@ class PrivateRun:
         finally:
             self._guard.watch()
         part._is_added = True
+        self._batch._left -= 1
         if not return_losses:
             return None
         self._losses_returned = True
@@ -436,7 +437,7 @@ class PrivateRun:
         """
         if self._batch is None:
             raise TrainingStateError(f"there is no batch to finish.\nFix: {_ONCE}")
-        if not self._batch._is_complete:
+        if self._batch._left:
             raise TrainingStateError(
                 "a micro-batch was left out.\n"
                 "Fix: for part in private.micro_batches(batch): private.accumulate(losses_of, part), then finish()."
