@@ -164,6 +164,13 @@ def test_a_sample_alone_gets_the_numbers_that_were_drawn_for_it() -> None:
     go_on(model, rows(), partial(plain, model))
 
 
+def test_a_generator_that_no_module_has_is_refused() -> None:
+    """Its numbers, which others may know, would go on from pass to pass."""
+    model, own = single(), torch.Generator().manual_seed(5)
+    with pytest.raises(TrainingStateError, match="depends on other samples"):
+        go_on(model, rows(), lambda x: plain(model, x) * torch.rand(len(x), generator=own))
+
+
 def test_looking_leaves_every_generator_as_it_was() -> None:
     step, x = private(noisy(), replay=1.0), rows()
     calls: list[int] = []

@@ -36,9 +36,8 @@ class BatchRows:
                 raise ParameterError(where, type(value).__name__, allowed)
         named = {name: value for name, value in entries if isinstance(value, torch.Tensor) and value.ndim == 2}
         self.words = [value for name, value in named.items() if _holds_words(value) and not _is_target(name)]
-        self._kept: dict[
-            bool, torch.Tensor
-        ] = {}  # columns that are no padding, of texts that are written (True) or read
+        # Columns that are no padding, of texts that are written (True) or read.
+        self._kept: dict[bool, torch.Tensor] = {}
         if (read := _read_columns(named, padding)) is not None:
             self._kept[False] = read
         if (written := _written_columns(named, padding, read, translates=translates)) is not None:
@@ -61,9 +60,10 @@ class BatchRows:
         """Return one of them; ``cut``: without columns before the first and after the last one that is not padding."""
         return _mapped(self._batch, self.size, partial(self._one, row, cut))
 
-    def columns(self, row: int) -> int:
-        """Count the columns of a row that are left of those that may be padding."""
-        return sum(length for _, length, _ in self._windows(row).values())
+    @property
+    def most_padded(self) -> int:
+        """The row with the fewest columns that are no padding."""
+        return int(sum(kept.sum(1) for kept in self._kept.values()).argmin()) if self._kept else 0
 
     def widths_cut(self, row: int) -> tuple[int, ...]:
         """Return the widths of the batch's columns that :meth:`alone` cuts."""
@@ -108,7 +108,7 @@ def padding_number(words: Sequence[torch.Tensor]) -> tuple[int | None, int | Non
 
 
 def two_rows(one: Any, other: Any) -> Any:
-    """Combine two batches of one sample each; None if their structures differ."""
+    """Combine two batches of one sample each; the first one twice if the other's structure differs."""
     others = iter(_entries(other, 1))
 
     def joined(name: str, value: Any) -> Any:
@@ -126,7 +126,7 @@ def two_rows(one: Any, other: Any) -> Any:
     try:
         return _mapped(one, 1, joined)
     except (ValueError, RuntimeError, StopIteration):
-        return None
+        return two_rows(one, one)
 
 
 def _opposite(value: Any, others: torch.Tensor) -> Any:

@@ -30,7 +30,6 @@ import itertools
 import math
 import random
 import secrets
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -138,7 +137,7 @@ class Isolation:
     ``rate``: probability of a later micro-batch. The operating system's generator makes the choice, not the streams of
     noise, Poisson sampling or probes, and global generators are restored. ``count``: micro-batches that were checked.
     ``apart``: whether finite gradients of rows of one
-    micro-batch were zero where those of others were not. ``generators``: the generators that the model has.
+    micro-batch were zero where those of others were not. ``generators``: those that the model's modules have.
     """
 
     def __init__(self, capture: Capture, rate: float) -> None:
@@ -155,7 +154,7 @@ class Isolation:
         self._width: int | None = None
         self._may_be_padded = True  # whether there are texts, and nothing names their padding
         self.count, self.apart = 0, False
-        self.generators: dict[torch.Generator, None] = {}  # in the order in which they were met
+        self.generators: list[torch.Generator] = []
 
     def check(self, losses: Losses, batch: Any, size: int, clipping_norm: float) -> None:
         """Raise an error unless results of some of ``size`` rows are independent of the others."""
@@ -170,8 +169,7 @@ class Isolation:
         self._width = width or self._width
         if due or unknown is not None:
             if size == 1:
-                pair = None if self._other is None else two_rows(batch, self._other)
-                rows = BatchRows(two_rows(batch, batch) if pair is None else pair, 2, self._padding)
+                rows = BatchRows(two_rows(batch, batch if self._other is None else self._other), 2, self._padding)
             elif unknown is not None:
                 rows = BatchRows(batch, size, {unknown})
             buffers = {name: value.detach().clone() for name, value in self._model.named_buffers()}
@@ -195,18 +193,19 @@ class Isolation:
         if self.count:
             self._chance.shuffle(others)
         few, many = (_Neighbours.of(chosen, others, most) for most in (_FEW, _MOST))
-        numbers = RandomNumbers(self._devices, self.generators)
+        numbers = RandomNumbers(self._model, self._devices)
+        self.generators = [*numbers.own]
         passes = _Passes(self._capture, losses, numbers)
-        # In one thread, else a checkpoint's second run is not calm.
-        with numbers.from_one_seed(), torch.autograd.set_multithreading_enabled(False):
+        with numbers.again():
+            first = numbers.states()
+        with torch.autograd.set_multithreading_enabled(False):  # else a checkpoint's second run is not calm
             with passes.changed(len(few.order)):
-                options: dict[str, Any] = {"draws": Draws(numbers, calm=False), "scores": True, "apart": True}
-                together = passes.run(rows.picked(few.order), len(few.order), few.own, **options)
+                together = passes.run(rows.picked(few.order), len(few.order), few.own, apart=True)
             if changed := self._restored(buffers):
                 raise TrainingStateError(changed_buffer(changed[0]))
             used = {value.dtype for uses in together.uses.values() for inputs, g in uses for value in (*inputs, g)}
             limits = tolerance_of(used | self._dtypes | {together.losses.dtype}, together.losses.device)
-            has_draws = together.states != numbers.first
+            has_draws = together.states != first
             other = passes.beside(rows.opposite(few.order, few.own), few, few.factors(_LARGE), cut=False)
             self._compare_beside(together, other, limits)
             del other  # which may be large
@@ -216,31 +215,29 @@ class Isolation:
             beside = passes.beside(rows.picked(many.order), many, many.factors(1.0, first=_LARGE))
             copies = passes.beside(rows.picked(many.copies), many, many.factors(_LARGE, first=_LARGE))
             self._compare_beside(beside, copies, limits)
-            draws = Draws(numbers, calm=True) if has_draws else None
+            draws = ConstantDraws() if has_draws else None
             if calm is None:
                 calm = passes.run(rows.picked(chosen), len(chosen), [*range(len(chosen))], draws=draws)
             for place, row in enumerate(chosen):
                 apart = (limits.loss, limits.gradient, 1e-3)
                 self._compare(self._alone(passes, rows, row, draws), 0, calm, place, apart)
             del calm
-            again = passes.beside(rows.picked(few.order), few, few.factors(math.nan), as_first=True)
-            again = again or passes.beside(rows.picked(few.order), few, few.factors(1.0), as_first=True)
+            again = passes.beside(rows.picked(few.order), few, few.factors(math.nan))
+            again = again or passes.beside(rows.picked(few.order), few, few.factors(1.0))
             if again is None or again.states != together.states:
                 raise TrainingStateError(f"what is drawn for a sample depends on earlier passes: {_OWN}")
             self._compare_beside(together, again, limits)
-        self.generators = dict.fromkeys(numbers.own)
         return finite
 
     def _chosen(self, rows: BatchRows) -> list[int]:
         """Choose two: at first of the row with most padding and the ends; later that row, or any, and another."""
         size = rows.size
-        most_padded = min(range(size), key=rows.columns)
         if self.count == 0:
-            return list(dict.fromkeys([most_padded, 0, size - 1]))[:2]
-        first = most_padded if rows.tells_padding else self._chance.randrange(size)
+            return list(dict.fromkeys([rows.most_padded, 0, size - 1]))[:2]
+        first = rows.most_padded if rows.tells_padding else self._chance.randrange(size)
         return [first, (first + 1 + self._chance.randrange(size - 1)) % size]
 
-    def _alone(self, passes: _Passes, rows: BatchRows, row: int, draws: Draws | None, *, cut: bool = True) -> _Pass:
+    def _alone(self, passes: _Passes, rows: BatchRows, row: int, draws: Any, *, cut: bool = True) -> _Pass:
         try:
             return passes.run(rows.alone(row, cut=cut), 1, [0], draws=draws)
         except (ParameterError, TrainingStateError):
@@ -283,23 +280,29 @@ class Isolation:
         allowed = loss * max(abs(mine), abs(its), 0.1)  # where a loss is smaller, rounding of its logits is not
         if not (within(abs(mine - its), allowed) if both_finite else str(mine) == str(its)):
             _refuse(one, row, other, same, loss, f"a loss depends on other samples: {_LOSSES}")
-        apart, lengths, worst = 0.0, [0.0, 0.0], (-1.0, "the model's outputs")  # squares
-        floor *= self._clipping_norm
-        if one.scores and other.scores:
-            both = [(one.scores[place], other.scores[place]) for place in one.scores.keys() & other.scores.keys()]
-            pairs = [(a[row].double(), b[same].double()) for a, b in both]
-            apart = sum(float((a - b).square().sum()) for a, b in pairs)
-            lengths = [sum(float(pair[which].square().sum()) for pair in pairs) for which in (0, 1)]
-            floor = gradient * 1e-3  # nor is that of a small gradient of logits
-        for layer in () if _is_same(one, row, other, same) else one.uses | other.uses:
-            first, second = (row_gradient(layer, a.uses.get(layer), at) for a, at in ((one, row), (other, same)))
+        # Nor is that of a small gradient of logits.
+        floor = gradient * 1e-3 if one.scores and other.scores else floor * self._clipping_norm
+        apart, lengths, worst = 0.0, [0.0, 0.0], (-1.0, "")  # squares
+        for name, first, second in _gradients(one, row, other, same):
             lengths = [lengths[0] + _square(first), lengths[1] + _square(second)]
             for key, value in second.items():  # in place: it may be as large as the model
                 first[key] = first[key].sub_(value) if key in first else value
-            apart, worst = apart + _square(first), max(worst, (_square(first), layer.name))
+            apart, worst = apart + _square(first), max(worst, (_square(first), name))
         finite, allowed = [*map(math.isfinite, lengths)], max(gradient * max(lengths) ** 0.5, floor)
         if any(finite) and not (all(finite) and within(apart**0.5, allowed)):  # else left out of the sum, both
             _refuse(one, row, other, same, loss, f"gradients at {worst[1]} depend on other samples: {_OWN}")
+
+
+def _gradients(one: _Pass, row: int, other: _Pass, same: int) -> Iterator[tuple[str, Any, Any]]:
+    """Yield both rows' gradients of outputs, or by layers; none if all that they are formed from is the same."""
+    rows = ((one, row), (other, same))
+    if one.scores and other.scores:
+        mine, its = ({place: value[at].double().clone() for place, value in a.scores.items()} for a, at in rows)
+        yield "the model's outputs", mine, its
+    elif not _is_same(one, row, other, same):
+        for layer in one.uses | other.uses:
+            mine, its = (row_gradient(layer, a.uses.get(layer), at) for a, at in rows)
+            yield layer.name, mine, its
 
 
 def _is_same(one: _Pass, row: int, other: _Pass, same: int) -> bool:
@@ -347,7 +350,7 @@ def _refuse(one: _Pass, row: int, other: _Pass, same: int, limit: float, said: s
     raise TrainingStateError(said)
 
 
-def _square(gradient: Mapping[nn.Parameter, torch.Tensor]) -> float:
+def _square(gradient: Mapping[Any, torch.Tensor]) -> float:
     return sum(float(sum_of_squares(value[None])) for value in gradient.values())
 
 
@@ -378,68 +381,48 @@ class _Passes:
         size: int,
         own: list[int],
         *,
-        draws: Draws | None = None,
-        scores: bool = False,
+        draws: ConstantDraws | None = None,
         cut: bool = False,
         apart: bool = False,
     ) -> _Pass:
         """Return results of rows at the places ``own``.
 
-        ``draws``: what becomes of draws. ``scores``: whether gradients of outputs are wanted. ``cut``: the graph begins
-        there. ``apart``: see `Capture.uses_of`.
+        ``draws``: what becomes of draws. ``cut``: the graph begins at the outputs. ``apart``: see `Capture.uses_of`;
+        gradients of outputs are noted, too.
         """
-        uses: dict[Layer, list[Use]] = {}
-        self._numbers.rewind()
         self._capture.finish()
         try:
-            with nullcontext() if draws is None else draws:
+            with self._numbers.again(), draws or nullcontext():  # a checkpoint draws again in the backward pass
                 found = self._losses(batch)
-            # A checkpoint draws again in the backward pass, from generators that are known by then.
-            with draws if draws is not None and draws.calm else nullcontext():
                 check_losses(found, size, needs_graph=False)
-                if not cut:
-                    uses = self._capture.uses_of(found, own, apart=apart)
-            gradients = self._gradients if scores else {}  # of that backward pass
-            if scores and self._leaves and found.requires_grad:  # from where the graph begins
+                uses = {} if cut else self._capture.uses_of(found, own, apart=apart)
+                states = self._numbers.states()
+            gradients = self._gradients if apart else {}  # of that backward pass
+            if cut and self._leaves and found.requires_grad:  # from where the graph begins
                 grown = torch.autograd.grad(found.sum(), [*self._leaves.values()], materialize_grads=True)
                 gradients = dict(zip(self._leaves, grown, strict=True))
             of_own = {place: value[own] for place, value in gradients.items()}
-            return _Pass(found.detach()[own], uses, of_own, self._numbers.states())
+            return _Pass(found.detach()[own], uses, of_own, states)
         finally:
             self._capture.finish()
 
-    def beside(
-        self, batch: Any, where: _Neighbours, factors: list[float], *, cut: bool = True, as_first: bool = False
-    ) -> _Pass | None:
+    def beside(self, batch: Any, where: _Neighbours, factors: list[float], *, cut: bool = True) -> _Pass | None:
         """Return results where outputs are multiplied by factors; None of code that takes no such rows."""
         try:
-            with self.changed(len(factors), factors, cut=cut, graph=as_first or not cut), warnings.catch_warnings():
-                # Of reentrant checkpointing, which is refused by name as soon as there is a graph.
-                warnings.filterwarnings("ignore", message="None of the inputs have requires_grad")
-                return self.run(batch, len(factors), where.own, scores=cut, cut=cut)
+            with self.changed(len(factors), factors, cut=cut):
+                return self.run(batch, len(factors), where.own, cut=cut)
         except (ParameterError, TrainingStateError):
             raise
         except _FAILURES:
             return None
 
     @contextmanager
-    def changed(
-        self, size: int, factors: Sequence[float] | None = None, *, cut: bool = False, graph: bool = True
-    ) -> Iterator[None]:
-        """Note gradients of outputs of so many rows inside, or multiply rows by factors.
-
-        ``cut``: the graph begins there. ``graph``: whether the model itself has one: without, torch may choose another
-        kernel, which draws otherwise.
-        """
-        places, modes = itertools.count(), list[bool]()
+    def changed(self, size: int, factors: Sequence[float] | None = None, *, cut: bool = False) -> Iterator[None]:
+        """Note gradients of outputs of so many rows, or multiply rows by factors; ``cut``: the graph begins there."""
+        places = itertools.count()
         self._leaves, self._gradients = {}, {}
 
-        def begin(*_: Any) -> None:
-            modes.append(torch.is_grad_enabled())
-            torch.set_grad_enabled(modes[-1] and graph)
-
         def end(_: nn.Module, args: Any, output: Any) -> Any:
-            torch.set_grad_enabled(modes.pop())
             return tree_map_only(torch.Tensor, lambda value: change(value, next(places)), output)
 
         def change(value: torch.Tensor, place: int) -> torch.Tensor:
@@ -460,57 +443,40 @@ class _Passes:
                 return value
             return value * torch.tensor(factors).to(value).view(-1, *[1] * (value.ndim - 1))
 
-        # First, so that hooks of layers see no graph where there is none.
-        handles = [
-            self._model.register_forward_pre_hook(torch.compiler.disable(begin), prepend=True),
-            self._model.register_forward_hook(torch.compiler.disable(end)),
-        ]
+        handle = self._model.register_forward_hook(torch.compiler.disable(end))
         try:
-            with torch.enable_grad():  # and as before, if the model fails
-                yield
+            yield
         finally:
-            for handle in handles:
-                handle.remove()
+            handle.remove()
 
     def _add(self, place: int, gradient: torch.Tensor) -> None:
         self._gradients[place] = self._gradients.get(place, 0.0) + gradient
 
 
 class RandomNumbers:
-    """Generators of a model, which begin every pass in one state and have their own states again afterwards.
+    """Draws of one check: the same in every pass, and generators have their own states again afterwards.
 
-    ``own``: those of no library, with their states before the first draw. ``first``: see :meth:`states`.
+    ``own``: generators that are attributes of a model's modules, with their states.
     """
 
-    def __init__(self, devices: Sequence[torch.device], own: Iterable[torch.Generator]) -> None:
-        self._devices, self._cuda = devices, [device for device in devices if device.type == "cuda"]
-        self.own = {generator: generator.get_state() for generator in own}
+    def __init__(self, model: nn.Module, devices: Sequence[torch.device]) -> None:
+        self._devices, self._secret = devices, secrets.token_bytes(32)
+        values = [value for part in model.modules() for value in vars(part).values()]
+        self.own = {value: value.get_state() for value in values if isinstance(value, torch.Generator)}
 
     @contextmanager
-    def from_one_seed(self) -> Iterator[None]:
-        """Rewind to a new seed inside."""
-        with draws_from(secrets.token_bytes(32), self._devices):
-            self._torch, self._others = torch.get_rng_state(), (random.getstate(), np.random.get_state())  # noqa: NPY002
-            self._gpu = [torch.cuda.get_rng_state(device) for device in self._cuda]
-            self.first = self.states()
+    def again(self) -> Iterator[None]:
+        """Draw the same numbers inside as in other passes."""
+        with draws_from(self._secret, self._devices):
             try:
                 yield
             finally:
-                self.rewind()
-
-    def rewind(self) -> None:
-        """Begin again."""
-        torch.set_rng_state(self._torch)
-        random.setstate(self._others[0])
-        np.random.set_state(self._others[1])  # noqa: NPY002
-        for device, state in zip(self._cuda, self._gpu, strict=True):
-            torch.cuda.set_rng_state(state, device)
-        for generator, state in self.own.items():
-            generator.set_state(state)
+                for generator, state in self.own.items():
+                    generator.set_state(state)
 
     def states(self) -> list[Any]:
         """Return states of all generators that are known, to be compared."""
-        gpu = [torch.cuda.get_rng_state(device) for device in self._cuda]
+        gpu = [torch.cuda.get_rng_state(device) for device in self._devices if device.type == "cuda"]
         own = [generator.get_state() for generator in self.own]
         torches = [value.numpy().tobytes() for value in (torch.get_rng_state(), *gpu, *own)]
         numpy: Any = np.random.get_state()  # noqa: NPY002  (a model may draw from it)
@@ -522,12 +488,8 @@ def _draws(operation: Any) -> bool:
     return torch.Tag.nondeterministic_seeded in operation.tags
 
 
-class Draws(TorchDispatchMode):  # type: ignore[misc]  # torch is skipped by mypy
-    """Notes generators with their states; ``calm``: dropout passes everything on, other draws are constants."""
-
-    def __init__(self, random_numbers: RandomNumbers, *, calm: bool) -> None:
-        super().__init__()
-        self._own, self.calm = random_numbers.own, calm
+class ConstantDraws(TorchDispatchMode):  # type: ignore[misc]  # torch is skipped by mypy
+    """Dropout passes everything on, and other draws are constants."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -536,11 +498,6 @@ class Draws(TorchDispatchMode):  # type: ignore[misc]  # torch is skipped by myp
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if not _draws(func):
-            return func(*args, **kwargs)
-        for value in (*args, *kwargs.values()):
-            if isinstance(value, torch.Generator) and value not in self._own:
-                self._own[value] = value.get_state()
-        if not self.calm:
             return func(*args, **kwargs)
         name = func.overloadpacket.__name__
         if name == "native_dropout":
