@@ -113,7 +113,7 @@ def test_nothing_in_the_page_is_fetched_and_words_are_escaped() -> None:
     assert "Beware &lt;of&gt; it" in page
 
 
-def test_rows_hold_certified_numbers_in_the_expected_order_that_are_printed_rounded_up() -> None:
+def test_rows_hold_certified_numbers_in_the_expected_order() -> None:
     exact, row = privacy_rows(SMALL)
     published, tight, secret, sketch = (row.epsilon[label].upper for label in ANALYSES)
     assert exact.epsilon["exact"] == DPSGD(1.0, 0.05).epsilon(steps=20, delta=1e-5)

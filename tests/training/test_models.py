@@ -234,7 +234,7 @@ BAD: list[tuple[ModelRecipe, int | None, str]] = [
     (tiny("bert", finetune="lora", lora=lora("gpt2")), 3, r"model\.lora\.targets must be .*query.*, got 'c_attn'"),
     (tiny("bert", finetune="lora", lora=lora("bert", targets=("ery",))), 3, r"model\.lora\.targets must be the end of"),
     (tiny("bert", finetune="lora", lora=lora("bert", targets=("LayerNorm",))), 3, r"linear modules, not a LayerNorm"),
-    (tiny("bert", finetune="lora", lora=lora("bert", also_train=("c",))), 3, r"model\.lora\.also_train must be"),
+    (tiny("bert", finetune="lora", lora=lora("bert", also_train=("c",))), 3, r"lora\.also_train must be the end"),
     (ModelRecipe(task="classification", source="./none", finetune="head"), 3, r"model\.source must be a folder with"),
     (tiny("bert", tokenizer="/none"), 3, r"model\.tokenizer must be a folder with config\.json"),
 ]

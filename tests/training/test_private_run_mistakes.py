@@ -102,6 +102,7 @@ def two_iterations(private: PrivateRun, batch: Any) -> None:
 
 
 OUTSIDE = nn.Linear(6, 6)
+UNCLIPPED = "outside of the model: it would be trained without clipping"
 SMALL: dict[str, Any] = {"micro_batch_size": 1}
 ALONE: dict[str, Any] = {"units": Units(1, regime="alone")}
 
@@ -122,8 +123,8 @@ MISTAKES: dict[str, tuple[Any, ...]] = {  # the act, what is said, and options o
     "a tensor": (lambda run, batch: run.step(run.model(ROWS[:5][0]).sum(1), batch), "a function from rows"),
     "a backward pass after a step": (backward, "backward", {"prepare": step}),
     "a backward pass in the losses": (with_losses(penalized), "no backward\\(\\) in it"),
-    "another module's parameters": (with_losses(behind_another), "it would be trained without clipping"),
-    "another module's, rows alone": (with_losses(behind_another), "it would be trained without clipping", ALONE),
+    "another module's parameters": (with_losses(behind_another), UNCLIPPED),
+    "another module's, rows alone": (with_losses(behind_another), UNCLIPPED, ALONE),
     "two calls of the model": (with_losses(pairs), "alone"),
     "the optimizer's step": (lambda run, _: run.optimizer.step(), "optimizer"),
     "a prepared optimizer's step": (lambda run, _: accelerator().prepare(run.optimizer).step(), "optimizer"),
@@ -139,7 +140,7 @@ MISTAKES: dict[str, tuple[Any, ...]] = {  # the act, what is said, and options o
     "finish twice": (lambda run, _: run.finish(), "there is no batch to finish", {"prepare": whole_step}),
     "a batch of another run": (lambda run, _: step(run, first(new())), "not this run's last one"),
     "a micro-batch twice": (micro_batch_twice, "a micro-batch is added once"),
-    "rows for a micro-batch": (lambda run, _: run.accumulate(losses(run), ROWS[:5]), "part must be the last"),
+    "rows as one part": (lambda run, _: run.accumulate(losses(run), ROWS[:5]), "part must be the last micro-batch"),
     "a batch left out": (batch_left_out, "the batch of step 0 was left out: a step without noise"),
     "the last batch left out": (lambda run, _: list(run), "the batch of step 0 was left out", {"steps": 1}),
     "a micro-batch left out": (lambda run, batch: list(run.micro_batches(batch)), "a micro-batch was left out", SMALL),

@@ -205,11 +205,17 @@ def test_dry_run_says_what_the_run_would_say(folder, tmp_path):
         (["nonsense"], "RECIPE must be one of"),
         (["RECIPE", "--set", "training.steps"], "--set must be of the form KEY=VALUE"),
         (["RECIPE", "--set", "training.steps=0"], "training.steps must be an integer in [1, 4294967295], got 0"),
-        (["RECIPE", "--set", "training.batch_size=61"], "must be at most the size of the training set, 60"),
+        (
+            ["RECIPE", "--set", "training.batch_size=61"],
+            "training.batch_size must be at most the size of the training set, 60",
+        ),
         (["RECIPE", "--set", "data.max_tokens=65"], "data.max_tokens must be at most 64"),
         (["RECIPE", "--device", "meta"], "--device must be a device that computes here"),
         (["FOLDER"], "RECIPE must be a readable TOML file"),
-        (["RECIPE", "--set", "data.train=['nowhere.csv']"], "(--set \"data.train=['FILE']\" names one), got "),
+        (
+            ["RECIPE", "--set", "data.train=['nowhere.csv']"],
+            "data.train must be a file that is there (--set \"data.train=['FILE']\" names one), got ",
+        ),
         (["RECIPE", "--set", "model.config.hidden_size=15"], "model"),
     ],
 )
