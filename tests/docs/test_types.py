@@ -1,4 +1,4 @@
-"""A user's program type-checks against the package under mypy and pyright, and a wrong one does not."""
+"""A user's program type-checks against the package under mypy, and a wrong one does not."""
 
 from __future__ import annotations
 
