@@ -365,7 +365,7 @@ def _settings() -> Settings:
     return Settings(
         privacy={"noise_multiplier": 1.0, "delta": 1e-5},
         optimizer={"name": "adam", "learning_rate": 0.1},
-        training={"batch_size": BATCH, "steps": STEPS, "checkpoint_every": 2, "spectra_every": 2},
+        training={"batch_size": BATCH, "steps": STEPS, "checkpoint_every": 2},
     )
 
 

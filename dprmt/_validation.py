@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import SupportsIndex
@@ -115,6 +115,21 @@ def did_you_mean(word: object, known: Iterable[str]) -> str:
 
     like = difflib.get_close_matches(word, list(known), n=1) if isinstance(word, str) else []
     return f" (did you mean {like[0]!r}?)" if like else ""
+
+
+def differences(then: object, now: object, name: str = "") -> str:
+    """List the fields in which two documents differ, with both values.
+
+    Examples
+    --------
+    >>> differences({"step": {"rate": 0.1, "norms": "exact"}}, {"step": {"rate": 0.2, "norms": "exact"}})
+    'step.rate: 0.1 then, 0.2 now'
+    """
+    if isinstance(then, Mapping) and isinstance(now, Mapping):
+        keys = dict.fromkeys((*then, *now))
+        found = (differences(then.get(key), now.get(key), f"{name}.{key}".lstrip(".")) for key in keys)
+        return "; ".join(filter(None, found))
+    return "" if then == now else f"{name}: {then} then, {now} now"
 
 
 @contextmanager

@@ -70,7 +70,6 @@ def add_command(commands: Commands) -> None:
     add("--resume", metavar="RUN", type=folder, help=go_on)
     add("--dry-run", action="store_true", help="print what would be done: noise, ε, norms")
     add("--noise-seed", metavar="SEED", type=count(low=0, high=2**63 - 1), help=seed)
-    add("--tensorboard", action="store_true", help="write TensorBoard events too")
 
 
 def run_recipes(namespace: argparse.Namespace) -> None:
@@ -120,8 +119,7 @@ def run_train(namespace: argparse.Namespace) -> None:
         plan = dry_run(recipe, out=out, **options)
         _print(namespace, recipe, *_planned(plan, recipe))
         return
-    more = {"show_progress": not namespace.json, "tensorboard": namespace.tensorboard}
-    result = train(recipe, out or str(Path("runs") / recipe.name), **options, **more)
+    result = train(recipe, out or str(Path("runs") / recipe.name), show_progress=not namespace.json, **options)
     if os.environ.get("RANK", "0") == "0":  # one of the processes of torchrun prints for all
         found, lines = _trained(result, recipe)
         _print(namespace, recipe, (_charged(result, recipe) if namespace.json else {}) | found, lines)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dprmt._validation import check_count
 from dprmt.report._gradients import (
     course_section,
     improvement_section,
@@ -51,15 +50,18 @@ def _weakness(measured: Spike | LayerSpectra) -> float:
     return -measured.signal_over_threshold
 
 
-def measured_sections(
-    name: str | None, changes: Mapping[str, Any], steps: int | None, seeds: int, say: Callable[[str], None]
-) -> tuple[list[str], list[Section], dict[str, Any]]:
-    """Train by a recipe's first steps, or the report's, and measure; return introduction, sections, and the setting."""
-    sizes = Sizes() if steps is None else replace(Sizes(), steps=check_count("steps", steps))
+def report_experiment(name: str | None, changes: Mapping[str, Any], say: Callable[[str], None]) -> Experiment:
+    """Load model and data of a recipe, or of the report's."""
     recipe = load_recipe("minilm-docstrings").with_changes(_CHANGES) if name is None else load_recipe(name)
-    recipe = recipe.with_changes(changes)
     say("loading model and data")
-    experiment = recipe_experiment(recipe)
+    return recipe_experiment(recipe.with_changes(changes))
+
+
+def measured_sections(
+    experiment: Experiment, steps: int | None, seeds: int, say: Callable[[str], None]
+) -> tuple[list[str], list[Section], dict[str, Any]]:
+    """Train by a recipe's first steps, and measure; return introduction, sections, and the setting."""
+    sizes = Sizes() if steps is None else replace(Sizes(), steps=steps)
     model, task, settings = experiment.model, experiment.task, experiment.settings
     total = min(sizes.steps, settings.training.steps)
     start = {name: p.detach().clone() for name, p in model.named_parameters() if p.requires_grad}
@@ -70,7 +72,7 @@ def measured_sections(
 
     spikes, losses, alignment = list[Spike](), list[float](), list[list[AlignmentStep]]()
     strongest, alarms = list[LayerSpectra](), list[LayerSpectra]()
-    for seed in range(check_count("seeds", seeds)):
+    for seed in range(seeds):
         alignment.append([])
         for step in run({}, seed):
             say(f"measuring step {step.number + 1} of {total}, run {seed + 1} of {seeds}")

@@ -12,7 +12,7 @@ from typing import Any
 from dprmt import __version__
 from dprmt._files import parse_json, strict_json, write_whole
 from dprmt._rounding import round_up
-from dprmt._validation import ParameterError, require
+from dprmt._validation import ParameterError, check_count, require
 from dprmt.accounting import neighbours_from_dict
 from dprmt.report._page import Section, render_page
 from dprmt.report._privacy import Run, privacy_curves, privacy_rows, privacy_section
@@ -96,10 +96,14 @@ def write_report(
     >>> print(report.sections[0].sentences[0])  # doctest: +SKIP
     """
     require("demo", *_PICTURES, "torch", "opacus", "transformers", "peft", "datasets")
-    from dprmt.report._validation import measured_sections
+    from dprmt.report._validation import measured_sections, report_experiment
 
+    check_count("seeds", seeds)
+    if steps is not None:
+        check_count("steps", steps)
+    experiment = report_experiment(recipe, changes or {}, say)
     folder, run = _writable_folder(Path(out)), Run()
-    introduction, sections, numbers = measured_sections(recipe, changes or {}, steps, seeds, say)
+    introduction, sections, numbers = measured_sections(experiment, steps, seeds, say)
     rows = privacy_rows(run, say)
     sections.append(privacy_section(run, rows, privacy_curves(run, say)))
     say("drawing")

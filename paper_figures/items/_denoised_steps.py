@@ -41,7 +41,7 @@ class Probe(Observer):
 
     def start(self, run: Any) -> None:
         """Stand between noise and optimizer."""
-        self._step = DenoisingStep.attach(run.noised, run.parameters, Denoising(method="none"))
+        self._step = DenoisingStep(run.noised, run.parameters, Denoising(method="none"))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that what follows is private
             self._clean = DenoisingEvaluation(self._step)
@@ -82,9 +82,8 @@ class Probe(Observer):
         # With and without norm correction.
         before = cosine_similarity(noisy, clean)
         found = []
-        for correction in (True, False):
-            options = Denoising("paper", kappa=kappa, norm_correction=correction, exclude=self._exclude)
-            denoised, _ = options.apply(noisy, sigma)
+        for method in ("paper", "shrink"):
+            denoised, _ = Denoising(method, kappa=kappa, exclude=self._exclude).apply(noisy, sigma)
             found.append(cosine_similarity(denoised, clean) - before)
         return found
 
@@ -163,15 +162,12 @@ def probed_steps(recipe: Recipe, seed: int, first: int | None = None) -> list[di
 
     ``first``: of so many steps alone, with the noise of them all.
     """
-    from dprmt.training.harness._recipe import RecipeTask, load
+    from dprmt.training.harness._recipe import RecipeTask
 
     recipe = recipe.with_changes({"denoising.method": "none", "training.seed": seed, "evaluation.every": None})
-    loaded, data = load(recipe)
     probe = Probe(tuple(recipe.denoising.exclude))
-    task = RecipeTask(recipe, loaded, data, torch.device("cpu"))
-    with run_in_memory(
-        loaded.model, task, recipe, noise_seed=seed, tokens=recipe.data.max_tokens, observers=[probe]
-    ) as run:
+    task, tokens = RecipeTask(recipe, torch.device("cpu")), recipe.data.max_tokens
+    with run_in_memory(task.model, task, recipe, noise_seed=seed, tokens=tokens, observers=[probe]) as run:
         for record in run.steps():
             if record.step == first:
                 break

@@ -307,7 +307,7 @@ def nonnegative_least_squares(gram: Floats, target: Floats) -> Floats:
 def blended(options: Any) -> Any:
     """The denoiser of a run whose recipe has ``method = "blend"``; its memory over steps is that of the process."""
     memory = BlendMemory() if options.on == "gradient" else None
-    return partial(blend_layers, norm_correction=options.norm_correction is not False, memory=memory)
+    return partial(blend_layers, memory=memory)
 
 
 def register_blend() -> Any:

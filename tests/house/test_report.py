@@ -78,6 +78,19 @@ def test_report_on_a_tiny_model(recipe: str, tmp_path: Path, capsys: pytest.Capt
         assert section["sentences"][0] in printed
 
 
+def test_what_cannot_be_used_is_refused_before_anything_is_made_or_run(
+    recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("opacus")
+    monkeypatch.setattr(_validation, "private_gradients", None)  # no step can be taken
+    out = tmp_path / "out"
+    for words in (["--recipe", "unknown"], ["--recipe", recipe, "--set", "model.tokenizer=/nowhere"]):
+        assert main(["report", "--out", str(out), *words]) == 2
+        assert not out.exists()
+    out.write_text("a file")
+    assert main(["report", "--out", str(out / "page"), "--recipe", recipe]) == 2
+
+
 def test_an_interrupt_leaves_nothing_half_written(recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("opacus")
 

@@ -98,15 +98,9 @@ def test_the_optimizer_has_the_trainable_parameters_and_no_others() -> None:
 
 def test_a_layer_that_is_not_trained_now() -> None:
     step = private(network())
-    for words, act in (
-        ("2 is in evaluation mode", nn.Module.eval),
-        ("^model", lambda layer: layer.requires_grad_(False)),
-    ):
-        act(step.model[2])
-        with pytest.raises((ParameterError, TrainingStateError), match=words):
-            step.accumulate(step.model(torch.ones(2, 8)).sum(1), samples=[0, 1], step=0)
-        step.discard()
-        step.model.train()
+    step.model[2].eval()
+    with pytest.raises(TrainingStateError, match="2 is in evaluation mode"):
+        step.accumulate(step.model(torch.ones(2, 8)).sum(1), samples=[0, 1], step=0)
 
 
 def test_tokens_are_the_largest_possible() -> None:

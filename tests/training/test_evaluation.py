@@ -27,6 +27,8 @@ SIZES = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "i
 class Constant(torch.nn.Module):
     """Says the label that the second byte of the text names."""
 
+    head = "classification"
+
     def __init__(self, labels: int) -> None:
         super().__init__()
         self.config = type("Config", (), {"model_type": "bert"})
@@ -59,12 +61,13 @@ def test_accuracy_f1_and_loss_by_hand(tmp_path: Path) -> None:
     model = Constant(2)
     right, wrong = math.log(1 + math.exp(-2)), math.log(1 + math.exp(2))
     for size in (1, 4, 100):
-        result = evaluate_classification(model, data, metrics=("accuracy", "f1"), batch_size=size)
+        settings = EvaluationRecipe(metrics=("accuracy", "f1"), batch_size=size)
+        result = evaluate_classification(model, data, settings=settings)
         assert result["accuracy"] == pytest.approx(3 / 6)
         assert result["f1"] == pytest.approx(2 * 2 / (3 + 4))
         assert result["loss"] == pytest.approx((3 * right + 3 * wrong) / 6, rel=1e-6)
         assert set(result) == {"accuracy", "f1", "loss", "samples"}
-    few = evaluate_classification(model, data, limit=2)
+    few = evaluate_classification(model, data, settings=EvaluationRecipe(limit=2))
     assert (few["accuracy"], few["samples"]) == (1.0, 2)
 
 

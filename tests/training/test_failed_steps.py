@@ -302,7 +302,7 @@ def refused(step: ClippedStep) -> Iterator[None]:
     handle.remove()
 
 
-@pytest.mark.parametrize("failure", [("_noisy_sum", 2), ("scale_grad", 0), None], ids=["noise", "release", "look"])
+@pytest.mark.parametrize("failure", [("_noisy_sum", 2), ("release", 0), None], ids=["noise", "release", "look"])
 @pytest.mark.parametrize("maker", MAKERS)
 def test_a_step_that_failed_is_over(maker: str, failure: tuple[str, int] | None) -> None:
     """Parameters and moments as before, no sum, no gradient, and the next step is its own."""

@@ -296,7 +296,7 @@ def test_a_folder_that_another_process_has_used_meanwhile_is_refused(tmp_path):
     with contextlib.closing(RunFolder(tmp_path / "run", resume=False, config=FIRST)) as slow:
         with contextlib.closing(RunFolder(tmp_path / "run", resume=False, config=SECOND)) as quick:
             quick.begin({})
-        with pytest.raises(ParameterError, match="without a run"):
+        with pytest.raises(ParameterError, match="new or empty folder"):
             slow.begin({})
 
 

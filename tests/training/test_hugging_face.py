@@ -214,15 +214,27 @@ def test_options_come_from_a_command_line() -> None:
 # ------------------------------------------------------------------------------------------------------------ going on
 
 
-def test_a_resumed_run_ends_as_one_that_was_not_stopped(trainer: Make, tmp_path: Path) -> None:
-    whole = trainer(max_steps=7, save_strategy="steps", save_steps=3, privacy={"noise_multiplier": 0.5})
+PLATEAU = {"lr_scheduler_type": "reduce_lr_on_plateau", "eval_strategy": "steps", "eval_steps": 1}
+FALLS = {"lr_scheduler_kwargs": {"patience": 0, "threshold": 1.0, "factor": 0.5}}
+
+
+@pytest.mark.parametrize("schedule", [{"lr_scheduler_type": "cosine", "warmup_steps": 2}, PLATEAU | FALLS])
+def test_a_resumed_run_ends_as_one_that_was_not_stopped(
+    trainer: Make, tmp_path: Path, schedule: dict[str, Any]
+) -> None:
+    words = {"noise_multiplier": 0.5, "public_evaluation": True}
+    options = {"max_steps": 7, "privacy": words, "eval_dataset": Texts(8), **schedule}
+    whole = trainer(**options, save_strategy="steps", save_steps=3)
     whole.train()
-    again = trainer(max_steps=7, privacy={"noise_multiplier": 0.5})
+    again = trainer(**options)
     again.train(resume_from_checkpoint=str(tmp_path / "out" / "checkpoint-3"))
     assert again.state.global_step == again.private.steps_taken == again.private.steps_charged == 7
     for one, other in zip(whole.model.parameters(), again.model.parameters(), strict=True):
         assert torch.equal(one, other)
     assert again.private.epsilon() == whole.private.epsilon()
+    rates, others = ([entry.get("learning_rate") for entry in one.state.log_history] for one in (whole, again))
+    assert rates == others
+    assert len({*rates}) > 4
 
 
 def test_a_checkpoint_without_the_private_run_or_with_other_noise_is_refused(trainer: Make, tmp_path: Path) -> None:
@@ -309,7 +321,7 @@ def test_several_processes_are_refused_by_name(trainer: Make, monkeypatch: pytes
         {"load_best_model_at_end": True, "eval_strategy": "steps", "save_strategy": "steps", "save_steps": 1,
          "eval_steps": 1},
         {"callbacks": [EarlyStoppingCallback()]},
-        {"lr_scheduler_type": "reduce_lr_on_plateau", "eval_strategy": "steps", "eval_steps": 1},
+        PLATEAU,
     ],
 )  # fmt: skip
 def test_following_private_scores_is_refused(trainer: Make, changes: dict[str, Any]) -> None:

@@ -312,9 +312,7 @@ def test_bad_records() -> None:
     cases: list[tuple[Callable[[], Any], str]] = [
         (lambda: NormRecord([]), "layers"),
         (lambda: NormRecord([LayerRecord("a"), LayerRecord("a")]), "layers"),
-        (lambda: LayerRecord("", ExactNorms()), "layer"),
-        (lambda: LayerRecord(3), "layer"),  # type: ignore[arg-type]
-        (lambda: LayerRecord("a", "exact"), "norms"),  # type: ignore[arg-type]
+        (lambda: NormRecord([LayerRecord("a", "exact")]).mechanism(1.0, 0.1), "norms"),  # type: ignore[arg-type]
     ]
     for make, named in cases:
         with pytest.raises(ParameterError, match=named):

@@ -275,7 +275,7 @@ def test_the_noise_is_gaussian_with_so_many_rows(tmp_path: Path, secure: bool) -
     ("changes", "says"),
     [
         ({"evaluation.private_noise": 0.0}, "evaluation.private_noise must be a finite number in [0.001, 1e+06]"),
-        ({"evaluation.metrics": ["f1"]}, "unless metrics has 'accuracy'"),
+        ({"evaluation.metrics": ["f1"]}, "unless evaluation.metrics has 'accuracy'"),
         ({"data.unit": "text"}, "evaluation.private_noise must be left out with data.unit"),
         (NO_PRIVACY, "left out with privacy.clip_only"),
     ],

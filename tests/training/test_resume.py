@@ -213,4 +213,5 @@ def test_a_folder_alone_is_enough_to_go_on(folder, tmp_path, monkeypatch, capsys
     assert read_summary(run)["charged"] == STEPS
     assert "clipping_norm = 0.5" in (run / "config.toml").read_text()
     assert main(["train", "--resume", str(run), "--set", "privacy.clipping_norm=2.0"]) == 2
-    assert "must be the recipe the run was started with" in capsys.readouterr().err
+    said = "must be the recipe the run was started with (privacy.clipping_norm: 0.5 then, 2.0 now)"
+    assert said in capsys.readouterr().err

@@ -18,9 +18,8 @@ from audits.steps import private_sgd
 from dprmt.cli import main
 from dprmt.training.clipping import StepCosts, TensorMemory, plan_private
 from dprmt.training.clipping._plan import WayCost
-from dprmt.training.harness import _recipe as harness_costs
 from dprmt.training.harness import dry_run, recipe_costs, train
-from dprmt.training.harness._recipe import load, with_norms
+from dprmt.training.harness._recipe import RecipeTask
 from dprmt.training.recipes import Recipe
 from tests.training.tiny_recipe import recipe_in
 
@@ -100,7 +99,7 @@ def recipe(folder: Path) -> Recipe:
 def fixed(monkeypatch: pytest.MonkeyPatch, *seconds: float) -> None:
     """Every method takes as long as it is said here, ε aside."""
     costs = ways([*seconds], [1.0, 1.0, 1.0, 1.0])
-    monkeypatch.setattr(harness_costs, "_measured", lambda *_: costs)
+    monkeypatch.setattr(RecipeTask, "costs", lambda _: costs)
 
 
 def test_auto_is_what_is_recommended_and_a_resumed_run_stays_with_it(
@@ -113,9 +112,9 @@ def test_auto_is_what_is_recommended_and_a_resumed_run_stays_with_it(
     train(short, out)
     assert json.loads((out / "run.json").read_text())["norms"] == "ghost"
     fixed(monkeypatch, 3.0, 3.0, 3.0, 1.0)
-    loaded, data = load(recipe)
-    assert with_norms(recipe, loaded, data, CPU).privacy.norms.kind == "hutch++"
-    assert with_norms(recipe, loaded, data, CPU, former="ghost").privacy.norms.kind == "ghost"
+    task = RecipeTask(recipe, CPU)
+    assert task.with_norms().privacy.norms.kind == "hutch++"
+    assert task.with_norms(former="ghost").privacy.norms.kind == "ghost"
     train(short, out, resume=True)
     assert json.loads((out / "run.json").read_text())["norms"] == "ghost"
 
@@ -123,10 +122,9 @@ def test_auto_is_what_is_recommended_and_a_resumed_run_stays_with_it(
 def test_where_nothing_is_measured_auto_takes_exact_norms(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
     """Several processes would each measure, and could disagree."""
     fixed(monkeypatch, 3.0, 3.0, 1.0, 1.0)
-    loaded, data = load(recipe)
-    assert with_norms(recipe, loaded, data, CPU, processes=2).privacy.norms.kind == "ghost"
+    assert RecipeTask(recipe, CPU).with_norms(processes=2).privacy.norms.kind == "ghost"
     grape = recipe.with_changes({"optimizer.name": "grape", "optimizer.rank": 2})
-    assert with_norms(grape, loaded, data, CPU).privacy.norms.kind == "ghost"
+    assert RecipeTask(grape, CPU).with_norms().privacy.norms.kind == "ghost"
 
 
 def test_a_recipe_is_measured_and_left_as_it_was(recipe: Recipe, capsys: pytest.CaptureFixture[str]) -> None:
@@ -148,7 +146,7 @@ def test_the_peak_is_that_of_live_tensors() -> None:
     """Of the step that each method does take, its second one."""
     torch.manual_seed(0)
     model, x = nn.Sequential(nn.Linear(96, 192), nn.GELU(), nn.Linear(192, 96)), torch.randn(4, 64, 96)
-    costs = costs_of(model, x)
+    costs = costs_of(model, x, **RUN)
     for way in WAYS:
         private = private_sgd(model, norms=way, noise_multiplier=1.0)
         for step in range(2):

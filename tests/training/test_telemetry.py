@@ -143,7 +143,7 @@ def test_before_a_denoiser_it_reads_what_was_released():
     inner = torch.optim.SGD([W], lr=0.1)
     private = DPOptimizer(inner, noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=10)
     telemetry = Telemetry.attach(private, {"W": W}, every=1, window=2)
-    denoiser = DenoisingStep.attach(private, {"W": W}, Denoising())
+    denoiser = DenoisingStep(private, {"W": W}, Denoising())
     noisy = []
     denoiser.observers["test"] = lambda before, after, sigma: noisy.append((before["W"].clone(), after["W"].clone()))
     for _ in range(3):

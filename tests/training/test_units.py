@@ -318,7 +318,7 @@ def all_ways(rank: int, size: int) -> list[tuple[Any, ...]]:
             with torch.no_grad():
                 for p in model.parameters():
                     p.mul_(2.0)
-        options = {"seed": 9 + rank, "units": Units(2, regime=regime), "distributed": True}
+        options = {"seed": 9 + rank, "units": Units(2, regime=regime)}
         step = make_step(way, model, literal.bound, **options)
         found = released_of(step, model, SHARED, PARTS[rank])
         wanted = literal.released(step.rounding)

@@ -157,8 +157,8 @@ def measure_alignment(step: GradientStep, *, kappa: float = 1.02, exclude: Seque
     before = cosine_similarity(noisy, clean)
     paper = Denoising("paper", kappa=kappa, exclude=tuple(exclude))
     after = [
-        cosine_similarity(replace(paper, norm_correction=correction).apply(noisy, step.sigma)[0], clean)
-        for correction in (True, False)
+        cosine_similarity(replace(paper, method=method).apply(noisy, step.sigma)[0], clean)
+        for method in ("paper", "shrink")
     ]
     ungated, report = replace(paper, kappa=1.0).apply(noisy, step.sigma)
     layers = tuple(

@@ -134,7 +134,7 @@ class _CleanGradients(Observer):
         """Attach between noise and optimizer, after telemetry."""
         step = run.private.denoising
         self._own = step is None
-        self._step = step or DenoisingStep.attach(run.noised, run.parameters, Denoising(method="none"))
+        self._step = step or DenoisingStep(run.noised, run.parameters, Denoising(method="none"))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", PrivateDataWarning)  # the docstring documents it
             self._evaluation = DenoisingEvaluation(self._step)

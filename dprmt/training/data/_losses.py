@@ -201,23 +201,18 @@ def head_of(model: torch.nn.Module) -> Head:
 
 
 def _transformers_model(model: torch.nn.Module) -> torch.nn.Module:
-    """Return the model inside of adapters and hooks, which do not pass on attributes."""
-    if (found := _named_model(model)) is not None:
-        return found
+    """Return the outermost model of Transformers, or module whose class names its head: adapters and hooks around it
+    do not pass on attributes.
+    """
+    for module in model.modules():
+        if isinstance(module, PreTrainedModel) or isinstance(getattr(type(module), "head", None), str):
+            return module
     allowed = "a model of Transformers; or give the loss of each sample as losses="
     raise ParameterError("model", type(model).__name__, allowed)
 
 
-def _named_model(model: torch.nn.Module) -> torch.nn.Module | None:
-    """Return the outermost model of Transformers, or module whose class names its head."""
-    for module in model.modules():
-        if isinstance(module, PreTrainedModel) or isinstance(getattr(type(module), "head", None), str):
-            return module
-    return None
-
-
 def _output(model: torch.nn.Module, batch: Mapping[str, torch.Tensor], **more: Any) -> Any:
-    if "use_cache" in signature((_named_model(model) or model).forward).parameters:
+    if "use_cache" in signature(_transformers_model(model).forward).parameters:
         more["use_cache"] = False  # no cache of keys and values is needed
     return model(**{key: value for key, value in batch.items() if key not in _NOT_INPUTS}, **more)
 

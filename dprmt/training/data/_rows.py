@@ -13,6 +13,7 @@ import datasets
 
 from dprmt._validation import ParameterError
 from dprmt.training.data._docstrings import docstrings, split_of, summaries
+from dprmt.training.private_run._batches import check_owners
 from dprmt.training.recipes import DataRecipe
 
 SPLITS = ("train", "validation", "test")
@@ -107,23 +108,15 @@ def _rows_of(table: Any, data: DataRecipe, task: str, part: str, unit: str | Non
     for key, column in wanted:
         if column is not None and column not in columns:
             raise ParameterError(key, column, "one of the columns " + ", ".join(columns))
-    units = [None] * len(table) if unit is None else _units(unit, [row.get(unit) for row in table])
+    units: list[Any] = [None if unit is None else row.get(unit) for row in table]
+    if unit is not None:
+        units = check_owners("data.unit", units, len(table))
     rows = []
     for row, whose in zip(table, units, strict=True):
         inputs, target = tuple(as_text(row.get(name)) for name in data.inputs), row.get(data.target)
         targets = [target] if task == "classification" else as_references(target)
         rows += [Row(inputs, each, part, whose) for each in targets]
     return rows
-
-
-def _units(column: str, values: Sequence[Any]) -> list[int | str]:
-    """Read the owner of each row, and raise an error for a row without one."""
-    holes = sum(value is None or value == "" or value != value for value in values)
-    if holes:
-        raise ParameterError("data.unit", column, f"a column without holes: {holes} of {len(values)} rows have none")
-    if odd := [value for value in values if isinstance(value, bool) or not isinstance(value, (int, str))]:
-        raise ParameterError("data.unit", column, f"a column of integers or strings, not of {type(odd[0]).__name__}")
-    return [*values]
 
 
 def _table(data: DataRecipe, split: str, part: str, base_folder: Path | None) -> tuple[Any, tuple[str, ...] | None]:
@@ -145,13 +138,12 @@ def _table(data: DataRecipe, split: str, part: str, base_folder: Path | None) ->
 
 def _read_file(path: Path) -> list[dict[str, Any]]:
     kind = path.suffix.removeprefix(".")
-    if kind == "xml":
-        return read_dart_xml(path)
-    if kind not in ("csv", "tsv", "json", "jsonl"):
+    readers = {"csv": _table_rows, "tsv": _table_rows, "json": _json_rows, "jsonl": _json_rows, "xml": dart_xml_rows}
+    if kind not in readers:
         raise ParameterError("data file", str(path), "named *.csv, *.tsv, *.json, *.jsonl or *.xml")
     try:
-        rows = _json_rows(path) if kind in ("json", "jsonl") else _table_rows(path, kind)
-    except (OSError, ValueError, csv.Error) as error:
+        rows = readers[kind](path)
+    except (OSError, ValueError, csv.Error, ElementTree.ParseError) as error:
         raise ParameterError("data file", str(path), f"a readable {kind} file in UTF-8 ({error})") from error
     if not rows:
         raise ParameterError("data file", str(path), "a file with rows")
@@ -167,9 +159,9 @@ def _json_rows(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def _table_rows(path: Path, kind: str) -> list[dict[str, Any]]:
+def _table_rows(path: Path) -> list[dict[str, Any]]:
     # Tab-separated text is not quoted: a lone quotation mark must not swallow the lines after it.
-    tabs: Any = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if kind == "tsv" else {}
+    tabs: Any = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if path.suffix == ".tsv" else {}
     csv.field_size_limit(2**31 - 1)  # of documents
     with path.open(encoding="utf-8-sig", newline="") as file:
         rows: list[dict[str, Any]] = list(csv.DictReader(file, strict=True, **tabs))
@@ -226,19 +218,12 @@ def as_references(value: Any) -> list[str]:
     raise ParameterError("data.target", type(value).__name__, "a column of strings, lists of strings or annotations")
 
 
-def read_dart_xml(path: Path) -> list[dict[str, Any]]:
+def dart_xml_rows(path: Path) -> list[dict[str, Any]]:
     """Return rows of DART's XML layout, in the shape of its JSON layout.
 
     ``path``: A file of ``entry`` elements with ``modifiedtripleset/mtriple`` and ``lex``.
     """
-    try:
-        entries = ElementTree.parse(path).getroot().iter("entry")
-        rows = [_row(entry) for entry in entries]
-    except ElementTree.ParseError as error:
-        raise ParameterError("data file", str(path), f"XML ({error})") from None
-    if not rows:
-        raise ParameterError("data file", str(path), "XML with entry elements")
-    return rows
+    return [_row(entry) for entry in ElementTree.parse(path).getroot().iter("entry")]
 
 
 def _row(entry: ElementTree.Element) -> dict[str, Any]:

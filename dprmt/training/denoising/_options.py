@@ -34,7 +34,7 @@ class Denoising(DenoisingRecipe):
         "paper" is Eq. 10. "shrink", the default, is Eq. 10 without its norm correction, which at tuned rates cost
         accuracy in two of six settings and gained it in one. "none" does not change the gradient, and passes the noise
         to the optimizer. Or another name registered in `dprmt.training.recipes.DENOISERS`.
-    kappa, false_alarm, norm_correction
+    kappa, false_alarm
         As for `dprmt.training.recipes.DenoisingRecipe`.
     exclude : sequence of str
         Names of parameters to leave alone, with the wildcards of `fnmatch`, such as ``"*embeddings*"``; by default
@@ -51,8 +51,8 @@ class Denoising(DenoisingRecipe):
 
     Examples
     --------
-    >>> Denoising(kappa=1.05).keeps_norm, Denoising("paper", kappa=1.05).keeps_norm
-    (False, True)
+    >>> Denoising(kappa=1.05).method, Denoising("paper").kappa
+    ('shrink', 1.02)
     >>> Denoising(method="best")
     Traceback (most recent call last):
     ...
@@ -117,7 +117,7 @@ def shrinkage(options: Denoising) -> Method:
     """Shrink above the gate, with or without the norm correction of Eq. 10 of arXiv:2510.01137v3."""
     alarm = options.false_alarm
     kappa = options.kappa if alarm is None else partial(kappa_for, false_alarm=alarm)
-    method: Any = "paper" if options.keeps_norm else "shrink"
+    method: Any = options.method
     return partial(denoise_layers, kappa=kappa, below_gate="unchanged", method=method)
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
 from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping
@@ -19,7 +18,7 @@ from dprmt.training.optimizers import DPAdamBC, DPGrape, released_gradient
 NamedParameters: TypeAlias = Mapping[str, torch.Tensor] | Iterable[tuple[str, torch.Tensor]]
 Observer: TypeAlias = Callable[[Gradients, Gradients, float], None]
 
-_ATTACHED: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()  # inner optimizers that have a step
+_DENOISED: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()  # inner optimizers that have a step
 
 
 def gradient_noise_std(dp_optimizer: DPOptimizer) -> float:
@@ -82,23 +81,22 @@ def released_sum_divisor(dp_optimizer: DPOptimizer) -> float:
 
 
 class DenoisingStep:
-    """Replace the noisy gradient of some parameters by a denoised one.
+    """Replace the noisy gradient of some parameters by a denoised one, before an optimizer moves.
 
-    Call it after the noise was added and before the optimizer moves, or use `attach` to tie it to an Opacus optimizer.
-    ``.grad`` is replaced, not modified. Parameters without a gradient are skipped.
+    The step runs whenever an Opacus optimizer passes a noised gradient to its inner optimizer. ``.grad`` is replaced,
+    not modified, and parameters without a gradient are skipped. For your own optimizer, call `Denoising.apply`.
 
     Parameters
     ----------
+    dp_optimizer : opacus.optimizers.DPOptimizer
+        As ``PrivacyEngine.make_private`` returns it, also for ghost clipping, or ``make_private(...).optimizer``. σ is
+        its `gradient_noise_std` at every step. A `dprmt.training.optimizers.DPAdamBC` or `DPGrape` inside receives the
+        noise variance of each parameter: 0 for a denoised layer, and σ² for all others. Weights that a `DPGrape`
+        projects are denoised in the subspace in which their gradient was released, and others are not.
     named_parameters : mapping, or iterable of (str, Tensor)
-        Such as ``model.named_parameters()``.
-    sigma : float or callable
-        Standard deviation σ_DP·C/L >= 0 of the noise in one entry of ``.grad``, with L the *expected* batch size. A
-        function without arguments is called at every step.
+        Names for all parameters of the optimizer. Others are ignored: their gradients carry no such noise.
     options : Denoising, optional
         The default is ``Denoising()``.
-    optimizer : torch.optim.Optimizer, optional
-        The optimizer that uses the gradient. A `dprmt.training.optimizers.DPAdamBC` or `DPGrape` receives the noise
-        variance of each parameter: 0 for a denoised layer, and σ² for all others.
 
     Attributes
     ----------
@@ -111,7 +109,10 @@ class DenoisingStep:
     Raises
     ------
     ParameterError
-        If a name or a parameter comes twice, something is no parameter, or ``sigma`` is negative.
+        If a parameter of the optimizer has no name, or as for `gradient_noise_std`; also by an optimizer's step, if a
+        matrix is not finite. No gradient is changed then.
+    TrainingStateError
+        If the optimizer has a step already.
 
     Formal guarantees
     -----------------
@@ -125,127 +126,41 @@ class DenoisingStep:
     Examples
     --------
     >>> import torch
-    >>> generator = torch.Generator().manual_seed(0)
-    >>> model = torch.nn.Linear(256, 16)
-    >>> signal = 8 * torch.ones(16, 1) @ torch.ones(1, 256) / 16
-    >>> model.weight.grad = signal + torch.randn(16, 256, generator=generator)
-    >>> report = DenoisingStep(model.named_parameters(), sigma=1.0)()
-    >>> report.replaced
-    ('weight',)
-    >>> cosine = torch.nn.functional.cosine_similarity(model.weight.grad.flatten(), signal.flatten(), dim=0)
-    >>> round(cosine.item(), 1)  # 0.4 before
-    0.9
+    >>> weights = torch.nn.Parameter(torch.zeros(16, 64))
+    >>> inner = torch.optim.SGD([weights], lr=0.1)
+    >>> private = DPOptimizer(inner, noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=10)
+    >>> weights.grad_sample = torch.zeros(0, 16, 64)  # Poisson sampling drew nobody: pure noise
+    >>> step = DenoisingStep(private, {"weights": weights}, Denoising(kappa=1.1))
+    >>> _ = private.step()
+    >>> step.last_report.sigma, step.last_report.replaced
+    (0.1, ())
     """
 
     def __init__(
-        self,
-        named_parameters: NamedParameters,
-        sigma: float | Callable[[], float],
-        options: Denoising | None = None,
-        *,
-        optimizer: torch.optim.Optimizer | None = None,
+        self, dp_optimizer: DPOptimizer, named_parameters: NamedParameters, options: Denoising | None = None
     ) -> None:
-        self.parameters = checked_parameters(named_parameters)
-        self.options = options if options is not None else Denoising()
-        self.last_report: DenoisingReport | None = None
-        self.dp_optimizer: DPOptimizer | None = None
-        self._sigma = sigma if callable(sigma) else partial(float, check_real("sigma", sigma, low=0.0))
-        self._optimizer = optimizer
-        self._handles: list[Any] = []
-        self.observers: dict[object, Observer] = {}
-
-    @classmethod
-    def attach(
-        cls, dp_optimizer: DPOptimizer, named_parameters: NamedParameters, options: Denoising | None = None
-    ) -> DenoisingStep:
-        """Attach a step that runs whenever an Opacus optimizer passes a noised gradient to its inner optimizer.
-
-        σ is `gradient_noise_std` at that moment. Works with ``DPOptimizer``, ``DPOptimizerFastGradientClipping``
-        (ghost clipping), and with the optimizer of a private run in several processes, where each denoises the same
-        gradient. Micro-batches that Opacus skips are not denoised. For a `dprmt.training.optimizers.DPGrape`, projected
-        weights are denoised in the subspace in which their gradient was released.
-
-        Parameters
-        ----------
-        dp_optimizer : opacus.optimizers.DPOptimizer
-            As ``PrivacyEngine.make_private`` returns it.
-        named_parameters : mapping, or iterable of (str, Tensor)
-            Names for all parameters of the optimizer. Others are ignored: their gradients carry no such noise.
-        options : Denoising, optional
-            As for the class.
-
-        Returns
-        -------
-        DenoisingStep
-            Undone by `detach`.
-
-        Raises
-        ------
-        ParameterError
-            If a parameter of the optimizer has no name, or as for the class or `gradient_noise_std`.
-        TrainingStateError
-            If a step is attached already.
-
-        Examples
-        --------
-        >>> import torch
-        >>> weights = torch.nn.Parameter(torch.zeros(16, 64))
-        >>> inner = torch.optim.SGD([weights], lr=0.1)
-        >>> private = DPOptimizer(inner, noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=10)
-        >>> weights.grad_sample = torch.zeros(0, 16, 64)  # Poisson sampling drew nobody: pure noise
-        >>> step = DenoisingStep.attach(private, {"weights": weights}, Denoising(kappa=1.1))
-        >>> _ = private.step()
-        >>> step.last_report.sigma, step.last_report.replaced
-        (0.1, ())
-        """
         gradient_noise_std(dp_optimizer)  # refuses what it does not know
         inner = dp_optimizer.original_optimizer
-        if inner in _ATTACHED:
+        if inner in _DENOISED:
             raise TrainingStateError("the optimizer has a denoising step already: denoising twice removes signal")
-        mine = named_of(dp_optimizer.params, named_parameters)
+        self.parameters = named_of(dp_optimizer.params, named_parameters)
         if isinstance(inner, DPGrape):  # its weights are denoised where their noise is; its other parameters are not
             projected = {layer.weight for layer in inner.subspaces}
-            mine = {name: p for name, p in mine.items() if p in projected}
-        step = cls(mine, partial(gradient_noise_std, dp_optimizer), options, optimizer=inner)
-        step.dp_optimizer = dp_optimizer
-        step._handles = [inner.register_step_pre_hook(step._before_step)]
-        _ATTACHED.add(inner)
-        return step
-
-    def _before_step(self, *_: object) -> None:
-        self()
+            self.parameters = {name: p for name, p in self.parameters.items() if p in projected}
+        self.options = options if options is not None else Denoising()
+        self.last_report: DenoisingReport | None = None
+        self.dp_optimizer, self._inner = dp_optimizer, inner
+        self.observers: dict[object, Observer] = {}
+        self._handle = inner.register_step_pre_hook(lambda *_: self._denoise())
+        _DENOISED.add(inner)
 
     def detach(self) -> None:
-        """Undo `attach`; without effect if it was undone or never done."""
-        while self._handles and self.dp_optimizer is not None:
-            self._handles.pop().remove()
-            _ATTACHED.discard(self.dp_optimizer.original_optimizer)
+        """Take the step off the optimizer."""
+        self._handle.remove()
+        _DENOISED.discard(self._inner)
 
-    @property
-    def sigma(self) -> float:
-        """Standard deviation of the noise in one entry of ``.grad`` at present.
-
-        Raises
-        ------
-        ParameterError
-            If the given value, or the value of the DP optimizer, is not a finite number >= 0.
-        """
-        return check_real("sigma", self._sigma(), low=0.0)
-
-    def __call__(self) -> DenoisingReport:
-        """Denoise the gradients that are there, and report; the report is also kept in ``last_report``.
-
-        Returns
-        -------
-        DenoisingReport
-            Post-processing of the released gradient.
-
-        Raises
-        ------
-        ParameterError
-            If a matrix is not finite or σ is out of range; no gradient is changed then.
-        """
-        sigma = self.sigma
+    def _denoise(self) -> None:
+        sigma = gradient_noise_std(self.dp_optimizer)
         found = {name: released_gradient(p) for name, p in self.parameters.items()}
         noisy = {name: gradient for name, gradient in found.items() if gradient is not None}
         denoised, layers = self.options.apply(noisy, sigma)
@@ -253,15 +168,12 @@ class DenoisingStep:
             if gradient is not noisy[name]:
                 parameter = self.parameters[name]
                 setattr(parameter, "grad" if parameter.grad is noisy[name] else "projected_grad", gradient)
-        if isinstance(self._optimizer, (DPAdamBC, DPGrape)):
-            known = {id(p) for group in self._optimizer.param_groups for p in group["params"]}
-            mine = {name: p for name, p in self.parameters.items() if id(p) in known and name in noisy}
-            shares = {name: layer.noisy_share for name, layer in layers.items()}
-            self._optimizer.set_noise_variance({p: (shares.get(name, 1.0) * sigma) ** 2 for name, p in mine.items()})
+        if isinstance(self._inner, (DPAdamBC, DPGrape)):
+            shares = {name: layers[name].noisy_share if name in layers else 1.0 for name in noisy}
+            self._inner.set_noise_variance({self.parameters[name]: (s * sigma) ** 2 for name, s in shares.items()})
         self.last_report = DenoisingReport(sigma, layers)
         for observe in self.observers.values():
             observe(noisy, denoised, sigma)
-        return self.last_report
 
 
 class PrivateDataWarning(UserWarning):
@@ -276,12 +188,12 @@ class DenoisingEvaluation:
     Parameters
     ----------
     step : DenoisingStep
-        One that is attached to an Opacus optimizer in a single process.
+        Of an Opacus optimizer in a single process.
 
     Raises
     ------
     ParameterError
-        If the step is not attached, or the optimizer is a distributed one (no process then holds the clean sum).
+        If the optimizer is a distributed one (no process then holds the clean sum).
 
     Formal guarantees
     -----------------
@@ -302,7 +214,7 @@ class DenoisingEvaluation:
     >>> options = dict(noise_multiplier=1.0, max_grad_norm=100.0, expected_batch_size=10, generator=generator)
     >>> private = DPOptimizer(inner, **options)
     >>> private.noise_multiplier = 0.05
-    >>> step = DenoisingStep.attach(private, {"weights": weights})
+    >>> step = DenoisingStep(private, {"weights": weights})
     >>> with warnings.catch_warnings(record=True) as caught:
     ...     warnings.simplefilter("always")
     ...     evaluation = DenoisingEvaluation(step)
@@ -316,10 +228,8 @@ class DenoisingEvaluation:
     """
 
     def __init__(self, step: DenoisingStep) -> None:
-        if step.dp_optimizer is None:
-            raise TrainingStateError("the step is not attached to an Opacus optimizer")
         if getattr(step.dp_optimizer, "is_shared", False):
-            raise ParameterError("step", type(step.dp_optimizer).__name__, "attached to an optimizer of one process")
+            raise ParameterError("step", type(step.dp_optimizer).__name__, "of an optimizer of one process")
         message = "DenoisingEvaluation reads the clean gradients: its results are private and no ε covers them"
         warnings.warn(message, PrivateDataWarning, stacklevel=2)
         self._step, self._dp_optimizer = step, step.dp_optimizer
@@ -348,23 +258,9 @@ class DenoisingEvaluation:
         return clean
 
 
-def checked_parameters(named_parameters: NamedParameters) -> dict[str, torch.Tensor]:
-    """Return parameters by name, all different."""
-    pairs = named_parameters.items() if isinstance(named_parameters, Mapping) else named_parameters
-    parameters: dict[str, torch.Tensor] = {}
-    seen: dict[int, str] = {}
-    for name, p in pairs:
-        if not isinstance(name, str) or not isinstance(p, torch.Tensor):
-            raise ParameterError("named_parameters", (name, type(p).__name__), "pairs of a name and a parameter")
-        if name in parameters or id(p) in seen:
-            raise ParameterError("named_parameters", name, "names and parameters that are all different")
-        parameters[name], seen[id(p)] = p, name
-    return parameters
-
-
 def named_of(params: Iterable[torch.Tensor], named_parameters: NamedParameters) -> dict[str, torch.Tensor]:
     """Return the parameters of an optimizer by name, or raise if one has none."""
-    names, params = {id(p): name for name, p in checked_parameters(named_parameters).items()}, list(params)
+    names, params = {id(p): name for name, p in dict(named_parameters).items()}, list(params)
     if unnamed := [tuple(p.shape) for p in params if id(p) not in names]:
         allowed = f"names for all that is optimized, for shapes {unnamed} too"
         raise ParameterError("named_parameters", list(names.values()), allowed)

@@ -12,7 +12,7 @@ from transformers import GenerationConfig
 from dprmt.training.data import TaskData
 from dprmt.training.data._losses import evaluating
 from dprmt.training.data._task_data import prompt_ids
-from dprmt.training.evaluation._scores import first_rows
+from dprmt.training.evaluation._scores import DEFAULTS, first_rows
 from dprmt.training.evaluation._text_metrics import text_metrics
 from dprmt.training.recipes import EvaluationRecipe
 
@@ -41,12 +41,7 @@ class GenerationResult:
 
 
 def evaluate_generation(
-    model: torch.nn.Module,
-    tokenizer: Any,
-    data: TaskData,
-    split: str = "test",
-    *,
-    settings: EvaluationRecipe | None = None,
+    model: torch.nn.Module, tokenizer: Any, data: TaskData, split: str = "test", settings: EvaluationRecipe = DEFAULTS
 ) -> GenerationResult:
     r"""Generate one text for every different input of a split, and score it against all its references.
 
@@ -60,7 +55,7 @@ def evaluate_generation(
         Data of a generation task.
     split : {"validation", "test"}
         Split to measure on.
-    settings : EvaluationRecipe or None
+    settings : EvaluationRecipe
         Beam search, batch size, limit and metrics. The default is the setting of appendix J.2 of arXiv:2510.01137v3,
         with all metrics.
 
@@ -102,7 +97,6 @@ def evaluate_generation(
     >>> len(result.hypotheses), list(result.scores), result.skipped
     (1, ['bleu'], {})
     """
-    settings = EvaluationRecipe() if settings is None else settings
     grouped: dict[str, list[str]] = {}
     for row in first_rows(data, "generation", split, None):
         grouped.setdefault(row.inputs[0], []).append(row.target)

@@ -3,45 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, SupportsIndex, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch.nn import functional
 
-from dprmt._validation import ParameterError, check_choice, check_count
+from dprmt._validation import ParameterError, check_choice
 from dprmt.training.data import TaskData, model_logits, per_sample_losses
 from dprmt.training.data._losses import evaluating
 from dprmt.training.data._rows import Row
+from dprmt.training.recipes import EvaluationRecipe
 
 Item: TypeAlias = dict[str, Any]
+DEFAULTS = EvaluationRecipe()
 
 
 def evaluate_classification(
-    model: torch.nn.Module,
-    data: TaskData,
-    split: str = "validation",
-    *,
-    metrics: Sequence[str] = ("accuracy",),
-    batch_size: SupportsIndex = 64,
-    limit: SupportsIndex | None = None,
+    model: torch.nn.Module, data: TaskData, split: str = "validation", *, settings: EvaluationRecipe = DEFAULTS
 ) -> dict[str, float]:
     r"""Measure a classifier on a split.
 
     Parameters
     ----------
     model : Module
-        A classifier, or the Opacus module around it. Its train mode is restored.
+        A Transformers classifier, or the Opacus module around it. Its train mode is restored.
     data : TaskData
         Data of a classification task.
     split : {"validation", "test"}
         Split to measure on.
-    metrics : sequence of {"accuracy", "f1"}
-        F1 of label 1, GLUE's second metric of QQP, needs two classes.
-    batch_size : int
-        Number of samples per forward pass. Texts of similar length share a batch. The results do not depend on the
-        batch size, up to rounding.
-    limit : int or None
-        Measure on this number of samples, the first ones.
+    settings : EvaluationRecipe
+        Batch size, which does not change the results up to rounding, limit, and metrics: accuracy by default, and "f1"
+        of label 1, GLUE's second metric of QQP, which needs two classes.
 
     Returns
     -------
@@ -66,7 +58,7 @@ def evaluate_classification(
     >>> from pathlib import Path
     >>> from dprmt.training.data import load_data
     >>> from dprmt.training.models import load_model
-    >>> from dprmt.training.recipes import DataRecipe, ModelRecipe
+    >>> from dprmt.training.recipes import DataRecipe, EvaluationRecipe, ModelRecipe
     >>> sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
     >>> recipe = ModelRecipe("classification", architecture="bert", tokenizer="bytes", config=sizes, finetune="head")
     >>> loaded = load_model(recipe, labels=2)
@@ -77,16 +69,14 @@ def evaluate_classification(
     ...     data = load_data(where, loaded.tokenizer, "classification")
     >>> head = loaded.model.classifier
     >>> _, head.bias.data = torch.nn.init.zeros_(head.weight), torch.tensor([1.0, 0.0])  # always "bad"
-    >>> scores = evaluate_classification(loaded.model, data, metrics=["accuracy", "f1"])
+    >>> scores = evaluate_classification(loaded.model, data, settings=EvaluationRecipe(metrics=("accuracy", "f1")))
     >>> {name: round(score, 3) for name, score in scores.items()}
     {'loss': 0.647, 'samples': 3.0, 'accuracy': 0.667, 'f1': 0.0}
     """
-    rows = first_rows(data, "classification", split, limit)
-    classes = len(data.labels or ())
+    rows, metrics = first_rows(data, "classification", split, settings.limit), settings.metrics or ("accuracy",)
+    known = ("accuracy", "f1") if len(data.labels or ()) == 2 else ("accuracy",)
     for metric in metrics:
-        check_choice("metrics", metric, ("accuracy", "f1"))
-        if metric == "f1" and classes != 2:
-            raise ParameterError("metrics", metric, f"'accuracy' for {classes} classes")
+        check_choice("metrics", metric, known)
 
     def measured(batch: dict[str, torch.Tensor]) -> torch.Tensor:
         logits = model_logits(model, batch).float()
@@ -94,7 +84,7 @@ def evaluate_classification(
         return torch.stack([logits.argmax(dim=1), losses], dim=1)
 
     samples = getattr(data, split)[: len(rows)]
-    predicted, losses = _measured(model, data, samples, batch_size, measured).unbind(1)
+    predicted, losses = _measured(model, data, samples, settings.batch_size, measured).unbind(1)
     labels = torch.tensor([sample["labels"] for sample in samples])
     result = {"loss": float(losses.mean()), "samples": float(len(samples))}
     parts = [row.part for row in rows]
@@ -134,12 +124,7 @@ def f1_score(predicted: torch.Tensor, labels: torch.Tensor) -> float:
 
 
 def generation_loss(
-    model: torch.nn.Module,
-    data: TaskData,
-    split: str = "validation",
-    *,
-    batch_size: SupportsIndex = 64,
-    limit: SupportsIndex | None = None,
+    model: torch.nn.Module, data: TaskData, split: str = "validation", *, settings: EvaluationRecipe = DEFAULTS
 ) -> float:
     r"""Compute the mean cross-entropy per target token over items, in nats.
 
@@ -151,10 +136,8 @@ def generation_loss(
         Data of a generation task.
     split : {"validation", "test"}
         Split to measure on.
-    batch_size : int
-        Number of items per forward pass; the result does not depend on it, up to rounding.
-    limit : int or None
-        Measure on this number of items, the first ones.
+    settings : EvaluationRecipe
+        Batch size, which does not change the result up to rounding, and limit.
 
     Returns
     -------
@@ -193,12 +176,12 @@ def generation_loss(
     >>> round(generation_loss(loaded.model, data), 4), round(torch.log(torch.tensor(260.0)).item(), 4)
     (5.5607, 5.5607)
     """
-    samples = getattr(data, split)[: len(first_rows(data, "generation", split, limit))]
-    losses = _measured(model, data, samples, batch_size, lambda batch: per_sample_losses(model, batch))
+    samples = getattr(data, split)[: len(first_rows(data, "generation", split, settings.limit))]
+    losses = _measured(model, data, samples, settings.batch_size, lambda batch: per_sample_losses(model, batch))
     return float(losses.mean())
 
 
-def first_rows(data: TaskData, task: str, split: str, limit: SupportsIndex | None) -> list[Row]:
+def first_rows(data: TaskData, task: str, split: str, limit: int | None) -> list[Row]:
     """Return the first rows of a split, all without a limit; raise an error if there is none, or the data are of
     another task.
     """
@@ -208,18 +191,18 @@ def first_rows(data: TaskData, task: str, split: str, limit: SupportsIndex | Non
     rows: list[Row] = getattr(data, split).rows
     if not rows:
         raise ParameterError("split", split, "a split with samples")
-    return rows if limit is None else rows[: check_count("limit", limit)]
+    return rows[:limit]
 
 
 def _measured(
     model: torch.nn.Module,
     data: TaskData,
     samples: Sequence[Item],
-    batch_size: SupportsIndex,
+    size: int,
     measure: Callable[[dict[str, torch.Tensor]], torch.Tensor],
 ) -> torch.Tensor:
     """Measure all samples in float64, those of similar length together, in the order of the samples."""
-    size, device = check_count("batch_size", batch_size), next(model.parameters()).device
+    device = next(model.parameters()).device
     order = sorted(range(len(samples)), key=lambda position: len(samples[position]["input_ids"]))
     found = []
     with evaluating(model):

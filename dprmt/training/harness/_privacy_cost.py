@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 from pathlib import Path
@@ -10,23 +9,22 @@ from typing import Any
 
 import torch
 
-from dprmt._files import parse_json, parse_toml, strict_json, write_whole
+from dprmt._files import parse_toml, strict_json, write_whole
 from dprmt._validation import ParameterError
 from dprmt.accounting import DPSGD, GaussianRelease, compose, release_from_dict
 from dprmt.statements import PrivacyCard, mechanism_from_dict, privacy_card
 from dprmt.statements._sentences import norms_label
 from dprmt.training.clipping import ClippingPlan
-from dprmt.training.harness._run_folder import CONFIG, read_run
+from dprmt.training.harness._run_folder import CONFIG, read_document, read_run
 from dprmt.training.private_run._ledger import FILE, charged_steps, whole_epochs
 from dprmt.training.randomness import SecureRandom
 from dprmt.training.recipes import Settings
-from dprmt.training.recipes._choices import EXACT_NORMS
 
 CARD = "privacy_card.json"
 FOR_READERS, SCORE = "privacy_card.md", "score.json"
 _RELEASED = (
     "the trained parameters after every step: `model/`, and of `checkpoint/` the parameters and the optimizer's state",
-    "`metrics.jsonl` and `run.json`, except for what stands there under `private`; `privacy.jsonl`, `spectra.npz`",
+    "`metrics.jsonl` and `run.json`, except for what stands there under `private`; `privacy.jsonl`",
 )
 _SCORES = "scores on validation or test data, which are about those data"
 _CHOICE = "the choice of this run, or of its recipe, among several on the same data"
@@ -41,35 +39,19 @@ _NOT_COVERED = (
 )
 
 
-def norms_sentence(asked: str, plan: ClippingPlan) -> str:
-    """Count the layers with estimated norms; if there are none although they were requested, ε is the ε of exact
-    norms.
-    """
-    estimated, many = plan.record.estimated, len(plan.record.layers)
-    sentence = f"exact in all {many} layers" if many > 1 else "exact in the only layer"
-    if estimated:
-        kinds = dict.fromkeys(
-            "of unknown law" if one.norms is None else f"{one.norms.kind} ({norms_label(one.norms)})"
-            for one in estimated
-        )
-        others = ", exact in the others, where that costs less" if len(estimated) < many else ""
-        sentence = f"{'; '.join(kinds)} in {len(estimated)} of {many} layers{others}"
-    elif asked not in EXACT_NORMS:
-        sentence += f", though {asked} was asked for: an exact norm costs less in layers this small, and so does its ε"
-    if plan.regime == "rows":
-        return sentence
-    return f"{plan.reason}; norms {'exact' if plan.regime == 'alone' else sentence}"
+def norms_sentence(plan: ClippingPlan) -> str:
+    """Count the layers with estimated and with exact norms."""
+    estimated, many = [layer.norms for layer in plan.record.estimated], len(plan.record.layers)
+    exact = f"exact in {many - len(estimated)} of {many} layers"
+    kinds = dict.fromkeys(f"{one.kind} ({norms_label(one)})" if one else "of unknown law" for one in estimated)
+    sentence = f"{'; '.join(kinds)} in {len(estimated)} of {many} layers, {exact}" if kinds else exact
+    return sentence if plan.regime == "rows" else f"{plan.reason}; norms {sentence}"
 
 
 def wanted_releases(settings: Settings) -> tuple[GaussianRelease, ...]:
     """List the releases in addition to the steps, with noise in units of the effect of one validation row."""
     noise = settings.evaluation.private_noise
     return () if noise is None else (GaussianRelease(noise),)
-
-
-def charged_releases(folder: Path | None, settings: Settings) -> tuple[GaussianRelease, ...]:
-    """List the releases that a run folder has recorded in addition to the steps."""
-    return wanted_releases(settings) if folder is not None and (folder / SCORE).exists() else ()
 
 
 def release_score(
@@ -84,9 +66,8 @@ def release_score(
     disk before the noise is drawn; a value lost in a crash after that is not drawn again.
     """
     if (folder / SCORE).exists():
-        with contextlib.suppress(OSError, ValueError, AttributeError):
-            return dict(parse_json((folder / SCORE).read_bytes()).get("score", {}))
-        return {}  # a crash came between charge and score
+        score: dict[str, Any] = read_document(folder / SCORE).get("score", {})
+        return score  # empty: a crash came between charge and score
     sigma = release.noise_multiplier
     document: dict[str, Any] = {"charged": release.as_dict(), "rows": rows}
     write_whole(folder / SCORE, strict_json(document, indent=1) + "\n")

@@ -14,13 +14,13 @@ import torch
 
 from dprmt._validation import ParameterError
 from dprmt.training.clipping import StepCosts, Units
-from dprmt.training.data import TaskData, load_data, per_sample_losses
+from dprmt.training.data import load_data, per_sample_losses
 from dprmt.training.evaluation import evaluate_classification, evaluate_generation, generation_loss
 from dprmt.training.harness._privacy_cost import norms_sentence, wanted_releases
 from dprmt.training.harness._run import Run, Start, plan_step
 from dprmt.training.harness._run_folder import RunFolder, read_run, save_trained
 from dprmt.training.harness._task import ItemTask
-from dprmt.training.models import LoadedModel, load_model, load_tokenizer
+from dprmt.training.models import load_model, load_tokenizer
 from dprmt.training.norms import ProbeGenerator
 from dprmt.training.private_run._batches import scheme
 from dprmt.training.private_run._ledger import Mechanism, SpentEpsilon, named_relation, whole_epochs
@@ -29,28 +29,88 @@ from dprmt.training.recipes import NormsRecipe, Recipe
 
 
 class RecipeTask(ItemTask):
-    """The data of a recipe, for its model, with rows as samples or units of several."""
+    """Model and data of a recipe, loaded, with rows as samples or units of several.
 
-    def __init__(self, recipe: Recipe, loaded: LoadedModel, data: TaskData, device: torch.device) -> None:
+    Raises
+    ------
+    ParameterError
+        If something cannot be loaded, or the model cannot read texts as long as the recipe's.
+    """
+
+    def __init__(self, recipe: Recipe, device: torch.device) -> None:
         def collate(items: list[Any]) -> dict[str, torch.Tensor]:
             return {name: value.to(device) for name, value in data.collate(items).items()}
 
-        self.loaded, self.data, self.evaluation = loaded, data, recipe.evaluation
-        wanted = recipe.data
+        wanted, seed = recipe.data, recipe.training.seed
+        tokenizer = load_tokenizer(recipe.model)
+        data = load_data(wanted, tokenizer, recipe.model.task)
+        labels = None if data.labels is None else len(data.labels)
+        self.recipe, self.data = recipe, data
+        self.loaded = load_model(recipe.model, labels=labels, seed=seed, tokenizer=tokenizer)
+        self.model = self.loaded.model.to(device).train()
+        longest = self.loaded.longest_input
+        if longest is not None and wanted.max_tokens > longest:
+            raise ParameterError("data.max_tokens", wanted.max_tokens, f"at most {longest}, the model's longest input")
         units: dict[str, Any] = {}
         if wanted.unit is not None:
             units = {
                 "owners": [row.unit for row in data.train.rows],
                 "units": Units(wanted.rows_per_unit, recipe.training.micro_batch_size),
                 "averages": wanted.unit_gradient == "mean",
-                "seed": recipe.training.seed,
+                "seed": seed,
             }
         # Texts of similar length go together, so that little of a micro-batch is padding.
         super().__init__(data.train, collate, per_sample_losses, lambda item: len(item["input_ids"]), **units)
         self.class_names, self.unit = data.labels, data.unit_of_privacy
         if data.task == "classification" and len(data.validation):
-            rows, limit = len(data.validation), self.evaluation.limit
-            self.scored_rows = rows if limit is None else min(rows, limit)
+            self.scored_rows = min(len(data.validation), recipe.evaluation.limit or len(data.validation))
+
+    def run(self, start: Start, former: str | None = None) -> Run:
+        """Return a run, once it is known that every trainable parameter gets a gradient.
+
+        ``former``: the norm method of earlier starts.
+        """
+        tokens = self.recipe.data.max_tokens
+        check_gradients_arrive(self.model, lambda: self.made_up_losses(4, min(16, tokens)))
+        return Run(self.model, self, self.with_norms(former, start.processes), start, tokens=tokens)
+
+    def with_norms(self, former: str | None = None, processes: int = 1) -> Recipe:
+        """Return the recipe with the method that ``"auto"`` stands for: the ``former`` one, or the recommended.
+
+        Where steps are not measured (units, subspaces, several processes, which could disagree) it is ``"ghost"``.
+        """
+        recipe = self.recipe
+        if recipe.privacy.norms.kind != "auto":
+            return recipe
+        measures = processes == 1 and recipe.data.unit is None and recipe.optimizer.name != "grape"
+        kind = former or (self.costs().recommended.way if measures else "ghost")
+        return replace(recipe, privacy=replace(recipe.privacy, norms=NormsRecipe(kind)))
+
+    def costs(self) -> StepCosts:
+        """Measure steps of one micro-batch of random tokens by every norm method."""
+        training, tokens = self.recipe.training, self.recipe.data.max_tokens
+        start = Start(fresh_randomness(None, 1))
+        plan, mechanism = plan_step(self.model, self, self.recipe, start, ProbeGenerator(), tokens)
+        samples = min(training.micro_batch_size, training.batch_size)
+        return plan.costs(
+            lambda: self.made_up_losses(samples, tokens),
+            noise_multiplier=mechanism.noise_multiplier or 1.0,
+            sampling=scheme(self.recipe.privacy.sampling, training.batch_size, self.size),
+            steps=whole_epochs(training.steps, mechanism.steps_per_epoch),
+            delta=self.recipe.privacy.delta,
+        )
+
+    def made_up_losses(self, samples: int, tokens: int) -> torch.Tensor:
+        """Compute losses of random tokens: looking at them costs no privacy."""
+        generator, shape = torch.Generator().manual_seed(0), (samples, tokens)
+        ids = torch.randint(int(self.model.config.vocab_size), shape, generator=generator)
+        batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids}
+        if self.data.pair_types:
+            batch["token_type_ids"] = torch.zeros_like(ids)
+        if self.data.labels is not None:
+            batch["labels"] = torch.randint(len(self.data.labels), (samples,), generator=generator)
+        device = next(self.model.parameters()).device
+        return per_sample_losses(self.model, {name: value.to(device) for name, value in batch.items()})
 
     def digest(self) -> str:
         """Digest all items in order, with their owners."""
@@ -70,36 +130,12 @@ class RecipeTask(ItemTask):
         """
         if not len(self.data.validation):
             return {}
-        wanted, model = self.evaluation, self.loaded.model
-        sizes: dict[str, Any] = {"batch_size": wanted.batch_size, "limit": wanted.limit}
+        wanted, model = self.recipe.evaluation, self.model
         if self.data.task == "classification":
-            metrics = wanted.metrics or ("accuracy",)
-            return {**evaluate_classification(model, self.data, metrics=metrics, **sizes)}
+            return {**evaluate_classification(model, self.data, settings=wanted)}
         result = evaluate_generation(model, self.loaded.tokenizer, self.data, "validation", settings=wanted)
         skipped = {"skipped": result.skipped} if result.skipped else {}
-        return {"loss": generation_loss(model, self.data, **sizes), **result.scores, **skipped}
-
-
-def recipe_run(recipe: Recipe, loaded: LoadedModel, data: TaskData, device: torch.device, start: Start) -> Run:
-    """Return a recipe's run, once it is known that every trainable parameter gets a gradient."""
-    loaded.model.to(device).train()
-    check_gradients_arrive(loaded.model, lambda: made_up_losses(loaded, data, 4, min(16, data.max_tokens)))
-    task = RecipeTask(recipe, loaded, data, device)
-    return Run(loaded.model, task, recipe, start, tokens=recipe.data.max_tokens)
-
-
-def load(recipe: Recipe) -> tuple[LoadedModel, TaskData]:
-    """Load model, tokenizer and data of a recipe; raise an error if the model cannot read texts as long as the
-    recipe's.
-    """
-    tokenizer = load_tokenizer(recipe.model)
-    data = load_data(recipe.data, tokenizer, recipe.model.task)
-    labels = len(data.labels) if data.labels is not None else None
-    loaded = load_model(recipe.model, labels=labels, seed=recipe.training.seed, tokenizer=tokenizer)
-    longest = loaded.longest_input
-    if longest is not None and recipe.data.max_tokens > longest:
-        raise ParameterError("data.max_tokens", recipe.data.max_tokens, f"at most {longest}, the model's longest input")
-    return loaded, data
+        return {"loss": generation_loss(model, self.data, settings=wanted), **result.scores, **skipped}
 
 
 def usable_device(name: str | torch.device | None) -> torch.device:
@@ -115,19 +151,6 @@ def usable_device(name: str | torch.device | None) -> torch.device:
         reason = " ".join(str(error).split())[:80] or type(error).__name__
         raise ParameterError("device", str(name), f"a device that computes here ({reason})") from None
     return device
-
-
-def made_up_losses(loaded: LoadedModel, data: TaskData, samples: int, tokens: int) -> torch.Tensor:
-    """Compute losses of random tokens: looking at them costs no privacy."""
-    generator, shape = torch.Generator().manual_seed(0), (samples, tokens)
-    ids = torch.randint(int(loaded.model.config.vocab_size), shape, generator=generator)
-    batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids}
-    if data.pair_types:
-        batch["token_type_ids"] = torch.zeros_like(ids)
-    if data.labels is not None:
-        batch["labels"] = torch.randint(len(data.labels), (samples,), generator=generator)
-    device = next(loaded.model.parameters()).device
-    return per_sample_losses(loaded.model, {name: value.to(device) for name, value in batch.items()})
 
 
 def check_gradients_arrive(model: torch.nn.Module, losses: Callable[[], torch.Tensor]) -> None:
@@ -148,15 +171,13 @@ def check_gradients_arrive(model: torch.nn.Module, losses: Callable[[], torch.Te
         with torch.no_grad():
             for value in zeros:
                 value.copy_(0.02 * torch.randn(value.shape, generator=generator).to(value))
-        model.zero_grad(set_to_none=True)
-        losses().sum().backward()
-        silent = [name for name, value in trainable.items() if value.grad is None or not value.grad.any()]
+        found = torch.autograd.grad(losses().sum(), list(trainable.values()), allow_unused=True)
     finally:
-        model.zero_grad(set_to_none=True)
         with torch.no_grad():
             for value in zeros:
                 value.zero_()
-    if silent:
+    gradients = zip(trainable, found, strict=True)
+    if silent := [name for name, gradient in gradients if gradient is None or not gradient.any()]:
         shown = ", ".join(silent[:5]) + (f", … ({len(silent)} in all)" if len(silent) > 5 else "")
         raise ParameterError("model", shown, "one whose trainable parameters all get a gradient")
 
@@ -177,10 +198,8 @@ class DryRun:
         Size of the training set, and the inclusion probability of a sample.
     trainable : dict of str to tuple of int
         Shapes of the trainable parameters.
-    layers : list of dict
-        Norm method of each layer.
     norms : str
-        The same in a sentence, which mentions if all norms are exact although an estimate was requested.
+        Norm method, with the number of layers. Norms are exact where that is cheaper than the requested estimate.
     neighbours : str or None
         Neighbouring relation of every ε: "zero-out"; None with ``privacy.clip_only``.
     """
@@ -191,7 +210,6 @@ class DryRun:
     samples: int
     sample_rate: float
     trainable: dict[str, tuple[int, ...]]
-    layers: list[dict[str, Any]]
     norms: str
     neighbours: str | None
 
@@ -204,7 +222,7 @@ def dry_run(
     noise_seed: int | None = None,
     device: str | None = None,
 ) -> DryRun:
-    """Set up a run on the CPU and preview it.
+    """Set up a run and preview it.
 
     Parameters
     ----------
@@ -246,11 +264,7 @@ def dry_run(
     if out is not None:
         RunFolder(out, resume=resume, config=recipe).close()
         former = read_run(Path(out)).get("norms")
-    elif resume:
-        raise ParameterError("resume", True, "False without a folder")
-    loaded, data = load(recipe)
-    recipe = with_norms(recipe, loaded, data, place, former=former)
-    run = recipe_run(recipe, loaded, data, torch.device("cpu"), Start(fresh_randomness(None, 1)))
+    run = RecipeTask(recipe, place).run(Start(fresh_randomness(None, 1)), former)
     run.private.close()
     steps = recipe.training.steps
     marks = sorted({1, *(max(1, steps * part // 5) for part in range(1, 6))})
@@ -264,11 +278,7 @@ def dry_run(
         samples=run.task.size,
         sample_rate=mechanism.sample_rate,
         trainable={name: tuple(value.shape) for name, value in run.parameters.items()},
-        layers=[
-            {"layer": layer.layer, **({"kind": "unknown"} if layer.norms is None else layer.norms.as_dict())}
-            for layer in run.plan.record.layers
-        ],
-        norms=norms_sentence(recipe.privacy.norms.kind, run.plan),
+        norms=norms_sentence(run.plan),
         neighbours=named_relation(mechanism),
     )
 
@@ -310,40 +320,4 @@ def recipe_costs(recipe: Recipe, *, device: str | torch.device | None = None) ->
     >>> [way.way for way in costs.ways]
     ['exact', 'ghost', 'hutchinson', 'hutch++']
     """
-    return _measured(recipe, *load(recipe), usable_device(device))
-
-
-def with_norms(
-    recipe: Recipe,
-    loaded: LoadedModel,
-    data: TaskData,
-    device: torch.device,
-    *,
-    processes: int = 1,
-    former: str | None = None,
-) -> Recipe:
-    """Return the recipe with the method that ``"auto"`` stands for: the ``former`` one of a resumed run, or the
-    recommended.
-
-    Where steps are not measured (units, subspaces, several processes, which could disagree) it is ``"ghost"``.
-    """
-    if recipe.privacy.norms.kind != "auto":
-        return recipe
-    measures = processes == 1 and recipe.data.unit is None and recipe.optimizer.name != "grape"
-    kind = former or (_measured(recipe, loaded, data, device).recommended.way if measures else "ghost")
-    return replace(recipe, privacy=replace(recipe.privacy, norms=NormsRecipe(kind)))
-
-
-def _measured(recipe: Recipe, loaded: LoadedModel, data: TaskData, device: torch.device) -> StepCosts:
-    model = loaded.model.to(device).train()
-    task, tokens = RecipeTask(recipe, loaded, data, device), recipe.data.max_tokens
-    plan, mechanism = plan_step(model, task, recipe, ProbeGenerator(), tokens=tokens)
-    size = recipe.training.batch_size
-    samples = min(recipe.training.micro_batch_size, size)
-    return plan.costs(
-        lambda: made_up_losses(loaded, data, samples, tokens),
-        noise_multiplier=mechanism.noise_multiplier or 1.0,
-        sampling=scheme(recipe.privacy.sampling, size, task.size),
-        steps=whole_epochs(recipe.training.steps, mechanism.steps_per_epoch),
-        delta=recipe.privacy.delta,
-    )
+    return RecipeTask(recipe, usable_device(device)).costs()

@@ -9,22 +9,19 @@ import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from inspect import signature
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader
 
 from dprmt import __version__
-from dprmt._files import append_line, replacing
-from dprmt._validation import ParameterError, TrainingStateError
+from dprmt._files import append_line
+from dprmt._validation import ParameterError, TrainingStateError, differences
 from dprmt.training.clipping import ClippingPlan
 from dprmt.training.denoising import Denoising
-from dprmt.training.denoising._options import matches
 from dprmt.training.harness._checkpoint import (
     like,
     load_checkpoint,
@@ -33,8 +30,8 @@ from dprmt.training.harness._checkpoint import (
     spread,
     squared_norm,
 )
-from dprmt.training.harness._privacy_cost import charged_releases, release_score, wanted_releases
-from dprmt.training.harness._run_folder import METRICS, SPECTRA
+from dprmt.training.harness._privacy_cost import SCORE, release_score, wanted_releases
+from dprmt.training.harness._run_folder import METRICS
 from dprmt.training.harness._task import Task
 from dprmt.training.norms import ProbeGenerator
 from dprmt.training.optimizers import released_gradient
@@ -136,57 +133,6 @@ class Observer:
         """Handle the end of this start, also after an error."""
 
 
-def plan_step(
-    model: torch.nn.Module,
-    task: Task,
-    settings: Settings,
-    probes: ProbeGenerator,
-    *,
-    processes: int = 1,
-    tokens: int | None = None,
-    sigma: float | None = None,
-) -> tuple[ClippingPlan, Mechanism]:
-    """Plan how gradients are clipped, and return one step as the accountant composes it.
-
-    Its σ is the one that the settings ask for, the one of an earlier start, or the smallest that keeps the target ε.
-    """
-    privacy, optimizer, size = settings.privacy, settings.optimizer, settings.training.batch_size
-    if size > task.size:
-        raise ParameterError("training.batch_size", size, f"at most the size of the training set, {task.size}")
-    options: dict[str, Any] = {} if task.units is None else {"units": task.units}
-    if optimizer.name == "grape":  # else a task's own plan may not know subspaces
-        drawn: dict[str, Any] = {"refresh_every": optimizer.refresh_every, "projector": optimizer.projector}
-        options["subspaces"] = Subspaces(model, rank=optimizer.rank, seed=settings.training.seed, **drawn)
-    plan = task.clipping_plan(
-        model,
-        norms=privacy.norms,
-        clipping_norm=privacy.clipping_norm,
-        expected_batch_size=size,
-        tokens=tokens,
-        probe_generator=probes,
-        distributed=processes > 1,
-        replay=privacy.replay,
-        **options,
-    )
-    batches = scheme(privacy.sampling, size, task.size)
-    if privacy.clip_only:
-        return plan, ClippingOnly(batches)
-    if (sigma := privacy.noise_multiplier or sigma) is not None:
-        return plan, plan.record.mechanism(sigma, batches)
-    target, releases = privacy.target_epsilon, wanted_releases(settings)
-    assert target is not None  # there is exactly one of both
-    step = plan.record.mechanism(1.0, batches)
-    return plan, calibrated(step, settings.training.steps, target, privacy.delta, releases)
-
-
-def source_of(task: Task, plan: ClippingPlan, micro_batch_size: int) -> Source:
-    """Return a task's rows for a private run, in micro-batches of so many."""
-    owners = task.owners_of_rows
-    if owners is not None:
-        owners = dataclasses.replace(owners, alone=plan.regime == "alone")
-    return Source(DataLoader(task.rows, collate_fn=task.batch_of), owners, micro_batch_size, task.length_at)
-
-
 @dataclass(frozen=True)
 class Start:
     """What one start of a run begins with; ``former`` is the record of earlier starts in ``folder``, its run.json."""
@@ -203,6 +149,40 @@ class Start:
     def number(self) -> int:
         """Number of this start, from 1."""
         return int(self.former.get("starts", 0)) + 1
+
+
+def plan_step(
+    model: torch.nn.Module, task: Task, settings: Settings, start: Start, probes: ProbeGenerator, tokens: int | None
+) -> tuple[ClippingPlan, Mechanism]:
+    """Plan how gradients are clipped, and return one step as the accountant composes it.
+
+    Its σ is the one that the settings ask for, the one of an earlier start, or the smallest that keeps the target ε.
+    """
+    privacy, optimizer, size, subspaces = settings.privacy, settings.optimizer, settings.training.batch_size, None
+    if size > task.size:
+        raise ParameterError("training.batch_size", size, f"at most the size of the training set, {task.size}")
+    if optimizer.name == "grape":
+        drawn: dict[str, Any] = {"refresh_every": optimizer.refresh_every, "projector": optimizer.projector}
+        subspaces = Subspaces(model, rank=optimizer.rank, seed=settings.training.seed, **drawn)
+    plan = task.clipping_plan(
+        model,
+        norms=privacy.norms,
+        clipping_norm=privacy.clipping_norm,
+        expected_batch_size=size,
+        tokens=tokens,
+        probe_generator=probes,
+        replay=privacy.replay,
+        units=task.units,
+        subspaces=subspaces,
+    )
+    batches = scheme(privacy.sampling, size, task.size)
+    if privacy.clip_only:
+        return plan, ClippingOnly(batches)
+    sigma, target = privacy.noise_multiplier or start.former.get("noise_multiplier"), privacy.target_epsilon
+    mechanism = plan.record.mechanism(sigma or 1.0, batches)
+    if sigma is None and target is not None:  # one of both is given
+        mechanism = calibrated(mechanism, settings.training.steps, target, privacy.delta, wanted_releases(settings))
+    return plan, mechanism
 
 
 class Run:
@@ -271,10 +251,7 @@ class Run:
             allowed = "'replicated' in one process: torchrun --nproc-per-node N -m dprmt train … starts several"
             raise ParameterError("distributed.strategy", "fsdp", allowed)
         probes = ProbeGenerator(start.randomness.derive("probes"))
-        sigma = start.former.get("noise_multiplier")
-        self.plan, mechanism = plan_step(
-            model, task, settings, probes, processes=start.processes, tokens=tokens, sigma=sigma
-        )
+        self.plan, mechanism = plan_step(model, task, settings, start, probes, tokens)
         self.parameters = {name: value for name, value in model.named_parameters() if value.requires_grad}
         self.record = self._described(mechanism)
         self._check_same()
@@ -293,9 +270,11 @@ class Run:
         self.scores: dict[str, Any] = {}
         self._scored: int | None = None  # the step after which the scores were taken
         self._norm = math.nan  # of the last noisy gradient over all trainable parameters, before denoising
-        self._spectra: dict[str, torch.Tensor] = {}  # in decreasing order, by ``stepNNNNNN/noisy|denoised/parameter``
-        optimizer.register_step_pre_hook(partial(self._look, "noisy"))
-        denoising = settings.denoising
+        optimizer.register_step_pre_hook(self._look)
+        denoising, owners = settings.denoising, task.owners_of_rows
+        if owners is not None:
+            owners = dataclasses.replace(owners, alone=self.plan.regime == "alone")
+        loader = DataLoader(task.rows, collate_fn=task.batch_of)
         options = vars(settings.telemetry).items()
         # Telemetry reads what is released, with noise, in a process that has all of it.
         reads = settings.telemetry.on and not (settings.privacy.clip_only or settings.distributed.is_sharded)
@@ -303,7 +282,7 @@ class Run:
             self.plan,
             probes,
             optimizer,
-            source_of(task, self.plan, training.micro_batch_size),
+            Source(loader, owners, training.micro_batch_size, task.length_at),
             mechanism=mechanism,
             steps=self.total,
             delta=settings.privacy.delta,
@@ -315,10 +294,6 @@ class Run:
             denoising=None if denoising.method == "none" else Denoising(**dataclasses.asdict(denoising)),
             telemetry={name: value for name, value in options if name != "on" and value is not None} if reads else None,
         )
-        if self.private.optimizer is not optimizer:  # the task's own plan has another one
-            self.private.optimizer.register_step_pre_hook(partial(self._look, "noisy"))
-        if training.spectra_every is not None:  # after all hooks that are registered already
-            self.private.optimizer.register_step_pre_hook(partial(self._look, "denoised"))
         self._restore()
         self._count_releases()
 
@@ -349,9 +324,9 @@ class Run:
         if not (former := self.start.former):
             return
         for key in ("noise_multiplier", "step", "samples", "labels", "score_release"):
-            if former.get(key) != self.record[key]:
-                allowed = f"as at the run's first start ({key}: {former.get(key)})"
-                raise ParameterError("data, model and version of dprmt", self.record[key], allowed)
+            if other := differences(former.get(key), self.record[key], key):
+                allowed = f"as at the run's first start ({other})"
+                raise ParameterError("data, model and version of dprmt", str(self.start.folder), allowed)
         if former.get("private", {}).get("data") not in (None, self.record["private"]["data"]):
             raise TrainingStateError("the training items or their order have changed since the run's first start")
 
@@ -394,7 +369,8 @@ class Run:
         return from_first(found) or {}
 
     def _count_releases(self) -> None:
-        self.private.releases = from_first(charged_releases(self.start.folder, self.settings))
+        has_score = self.start.folder is not None and (self.start.folder / SCORE).exists()
+        self.private.releases = from_first(wanted_releases(self.settings) if has_score else ())
 
     def steps(self) -> Generator[StepRecord, None, None]:
         """Run the remaining steps, one for each item of the iterator.
@@ -437,8 +413,7 @@ class Run:
             self._checkpoint()
 
     def _is_stopped(self) -> bool:
-        if self.start.processes > 1:
-            self.stopped = from_first(self.stopped)
+        self.stopped = from_first(self.stopped)
         return self.stopped
 
     def _one_step(self, step: int, batch: PrivateBatch) -> StepRecord | None:
@@ -483,19 +458,11 @@ class Run:
             private=found | {"seconds": time.perf_counter() - started},
         )
 
-    def _look(self, kind: str, *_: object) -> None:
+    def _look(self, *_: object) -> None:
         # Reads noisy gradients as they pass: they are released, so that this costs no privacy.
-        found = {name: released_gradient(value) for name, value in self.parameters.items()}
-        released = {name: value for name, value in found.items() if value is not None}
-        if kind == "noisy":
-            squares = [squared_norm(value) for value in released.values()]
-            self._norm = math.sqrt(float(sum(squares))) if squares else math.nan
-        step, wanted = self.private.steps_taken, self.settings.training
-        if wanted.spectra_every is not None and step % wanted.spectra_every == 0:
-            for name, gradient in released.items():
-                if self.parameters[name].ndim == 2 and matches(name, wanted.spectra_layers):
-                    values = torch.linalg.svdvals(gradient.detach().float())
-                    self._spectra[f"step{step:06d}/{kind}/{name}"] = values.cpu()
+        released = map(released_gradient, self.parameters.values())
+        squares = [squared_norm(gradient) for gradient in released if gradient is not None]
+        self._norm = math.sqrt(float(sum(squares))) if squares else math.nan
 
     def _checkpoint(self) -> None:
         folder, sharded = self.start.folder, self.settings.distributed.is_sharded
@@ -504,10 +471,6 @@ class Run:
         state = self.private.state_dict(secret=not self.start.randomness.is_secret)
         if self.private.steps_taken == self.total:
             state.pop("epoch", None)  # nobody goes on with its draws
-        if self._spectra:
-            state["spectra"] = self._spectra
-            with replacing(folder / SPECTRA) as fresh:
-                np.savez_compressed(fresh, **{name: value.numpy() for name, value in self._spectra.items()})
         save_checkpoint(folder, state)
 
     def _restore(self) -> None:
@@ -524,7 +487,6 @@ class Run:
         }
         state["optimizer"] = optimizer_state_like(state["optimizer"], self.private.optimizer)
         self.private.load_state_dict(state)
-        self._spectra = state.get("spectra", {})
 
     def _say(self, text: str) -> None:
         if self.start.progress and not rank():

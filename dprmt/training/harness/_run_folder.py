@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 from pathlib import Path
 from typing import IO, Any
@@ -23,15 +22,13 @@ from dprmt._files import (
     strict_json,
     write_whole,
 )
-from dprmt._validation import ParameterError
+from dprmt._validation import ParameterError, differences
 from dprmt.training.models import LoadedModel, load_model
 from dprmt.training.models._trainable import adapter_of, load_adapter, save_adapter
-from dprmt.training.private_run._ledger import SENTENCE
 from dprmt.training.recipes import Settings, load_recipe
 from dprmt.training.recipes._fields import read_section
 
-CONFIG, RUN, METRICS, SPECTRA = "config.toml", "run.json", "metrics.jsonl", "spectra.npz"
-SUMMARY, MODEL = "summary.json", "model"
+CONFIG, RUN, METRICS, SUMMARY, MODEL = "config.toml", "run.json", "metrics.jsonl", "summary.json", "model"
 _LOCK, _WEIGHTS = "lock", "model.safetensors"
 
 
@@ -63,18 +60,16 @@ class RunFolder:
         if not near.is_dir() or not os.access(near, os.W_OK):
             raise ParameterError("out", str(self.path), f"a folder that can be written to ({near})")
         config, found = self.path / CONFIG, list(self.path.iterdir()) if near == self.path else []
-        if config.exists() and not self._resumes:
-            allowed = "a folder without a run, or of a run to continue with --resume"
-            raise ParameterError("out", str(self.path), allowed)
         if self._resumes and not config.exists():
             raise ParameterError("resume", str(self.path), "given only for the folder of a run that was started")
         if not self._resumes and not all(file.name == _LOCK or file.match(LEFTOVERS) for file in found):
-            raise ParameterError("out", str(self.path), "a new or empty folder")
+            raise ParameterError("out", str(self.path), "a new or empty folder; --resume continues the run in a folder")
         links = [file.name for file in found if file.is_symlink()]
         if links:
             raise ParameterError("out", str(self.path), f"a folder without links in it, such as {links[0]}")
-        if self._resumes and _settings_in(config, type(self._config)) != self._config:
-            raise ParameterError("recipe", str(self.path), "the recipe the run was started with (see its config.toml)")
+        if self._resumes and (first := _settings_in(config, type(self._config))) != self._config:
+            other = "see its config.toml" if first is None else differences(first.to_dict(), self._config.to_dict())
+            raise ParameterError("recipe", str(self.path), f"the recipe the run was started with ({other})")
 
     def _hold(self) -> None:
         try:
@@ -176,37 +171,36 @@ def read_summary(folder: str | os.PathLike[str]) -> dict[str, Any]:
     >>> read_summary("nowhere")
     Traceback (most recent call last):
     ...
-    dprmt._validation.ParameterError: folder must be the folder of a finished run, got 'nowhere'
+    dprmt._validation.ParameterError: folder must be the folder of a finished run, whose summary.json can be ...
     """
-    path = Path(folder) / SUMMARY
-    if not path.exists():
-        raise ParameterError("folder", str(folder), "the folder of a finished run")
+    summary = read_document(Path(folder) / SUMMARY)
+    if not summary:
+        raise ParameterError("folder", str(folder), f"the folder of a finished run, whose {SUMMARY} can be read")
+    return summary
+
+
+def read_document(file: Path) -> dict[str, Any]:
+    """Read a JSON object; empty if there is no file, or no object in it."""
     with contextlib.suppress(OSError, ValueError):
-        if isinstance(summary := parse_json(path.read_bytes()), dict):
-            return summary
-    raise ParameterError("folder", str(folder), f"the folder of a finished run, whose {SUMMARY} can be read")
+        if isinstance(document := parse_json(file.read_bytes()), dict):
+            return document
+    return {}
 
 
 def read_run(path: Path) -> dict[str, Any]:
     """Read ``run.json``; empty if there is none."""
     file = path / RUN
-    if not file.exists():
-        return {}
-    with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
-        document: dict[str, Any] = parse_json(file.read_bytes())
-        starts, sigma = document["starts"], document["noise_multiplier"]
-        noise = sigma == 0 if document.get("privacy") == SENTENCE else 0 < sigma < math.inf
-        if noise and type(starts) is int and starts > 0 and isinstance(document.get("private", {}), dict):
-            return document
-    raise ParameterError("resume", str(file), "given for a run whose record can be read")
+    document = read_document(file)
+    known = isinstance(document.get("starts"), int) and isinstance(document.get("noise_multiplier"), int | float)
+    if file.exists() and not known:
+        raise ParameterError("resume", str(file), "given for a run whose record can be read")
+    return document
 
 
 def steps_seen(path: Path) -> int:
     """Count the steps in metrics and summary: each of them was recorded."""
-    steps = len(read_lines(path / METRICS))
-    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-        steps = max(steps, int(parse_json((path / SUMMARY).read_bytes())["charged"]))
-    return steps
+    steps, charged = len(read_lines(path / METRICS)), read_document(path / SUMMARY).get("charged")
+    return max(steps, charged) if isinstance(charged, int) else steps
 
 
 def save_trained(loaded: LoadedModel, folder: Path, weights: dict[str, torch.Tensor] | None = None) -> None:
@@ -264,7 +258,7 @@ def load_trained(run: str | os.PathLike[str]) -> LoadedModel:
     if not (path / SUMMARY).exists():  # written after the model
         raise ParameterError("run", str(run), "the folder of a finished run")
     recipe = load_recipe(path / CONFIG)
-    labels = parse_json((path / RUN).read_bytes())["labels"]
+    labels = read_run(path)["labels"]
     loaded = load_model(recipe.model, labels=None if labels is None else len(labels), seed=recipe.training.seed)
     if adapter_of(loaded.model) is not None:
         load_adapter(loaded.model, path / MODEL)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import signal
 import threading
@@ -15,14 +14,13 @@ from types import FrameType
 from typing import Any, cast
 
 import torch
-from torch.utils._pytree import tree_leaves_with_path
 
 from dprmt._files import strict_json, write_whole
-from dprmt._validation import ParameterError, TrainingStateError
+from dprmt._validation import TrainingStateError
 from dprmt.training.harness._checkpoint import whole_weights
 from dprmt.training.harness._privacy_cost import norms_sentence, read_card, wanted_releases, write_card
-from dprmt.training.harness._recipe import load, recipe_run, usable_device, with_norms
-from dprmt.training.harness._run import Observer, Run, Start, StepRecord
+from dprmt.training.harness._recipe import RecipeTask, usable_device
+from dprmt.training.harness._run import Observer, Run, Start
 from dprmt.training.harness._run_folder import MODEL, SUMMARY, RunFolder, read_run, steps_seen
 from dprmt.training.harness._task import Task
 from dprmt.training.private_run._ledger import charged_steps, named_relation, no_privacy
@@ -73,7 +71,6 @@ def train(
     noise_seed: int | None = None,
     device: str | torch.device | None = None,
     show_progress: bool = False,
-    tensorboard: bool = False,
 ) -> TrainingResult:
     """Train a recipe and record everything in a run folder.
 
@@ -96,8 +93,6 @@ def train(
         By default a GPU if there is one.
     show_progress : bool
         Whether to draw a progress bar.
-    tensorboard : bool
-        Whether to write TensorBoard events too (needs the package ``tensorboard``).
 
     Returns
     -------
@@ -149,13 +144,9 @@ def train(
     place = usable_device(device)
 
     def make(start: Start) -> Run:
-        loaded, data = load(recipe)
-        former = start.former.get("norms")
-        chosen = with_norms(recipe, loaded, data, place, processes=start.processes, former=former)
-        return recipe_run(chosen, loaded, data, place, start)
+        return RecipeTask(recipe, place).run(start, start.former.get("norms"))
 
-    observers = [Events(Path(out))] if tensorboard else []
-    return _in_folder(recipe, out, make, resume, noise_seed, observers, show_progress)
+    return _in_folder(recipe, out, make, resume, noise_seed, (), show_progress)
 
 
 def train_task(
@@ -275,7 +266,7 @@ def _result(run: Run, scores: dict[str, Any]) -> TrainingResult:
         charged=run.private.steps_charged,
         epsilon=run.epsilon(),
         evaluation=scores,
-        norms=norms_sentence(run.settings.privacy.norms.kind, run.plan),
+        norms=norms_sentence(run.plan),
         neighbours=named_relation(run.private.mechanism),
     )
 
@@ -311,25 +302,3 @@ def interrupts() -> Iterator[list[int]]:
         for number, handler in former.items():
             if handler is not None:  # None: not set from Python
                 signal.signal(number, handler)
-
-
-class Events(Observer):
-    """Writes the numbers of ``metrics.jsonl`` as TensorBoard scalars, private ones under ``private/``."""
-
-    def __init__(self, folder: Path) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ModuleNotFoundError as error:
-            raise ParameterError("tensorboard", True, f"left out, or {error.name} installed") from None
-        self._make = partial(SummaryWriter, str(folder / "tensorboard"))
-
-    def start(self, run: Run) -> None:
-        self._writer = self._make()
-
-    def after_step(self, run: Run, record: StepRecord) -> None:
-        for path, value in tree_leaves_with_path(record.entry()):
-            if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-                self._writer.add_scalar("/".join(part.key for part in path), value, record.step)
-
-    def end(self, run: Run) -> None:
-        self._writer.close()

@@ -16,6 +16,7 @@ import transformers
 from torch.utils.data import DataLoader
 from transformers.trainer_callback import EarlyStoppingCallback
 
+from dprmt._files import open_in_place
 from dprmt._validation import ParameterError, TrainingStateError, check_count
 from dprmt.training.clipping import Units
 from dprmt.training.data import check_own_loss, head_of, per_sample_losses
@@ -392,9 +393,8 @@ class PrivateTrainer(transformers.Trainer):  # type: ignore[misc]
         assert self.private is not None  # checkpoints are saved between steps
         folder = Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}"
         folder.mkdir(parents=True, exist_ok=True)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0)
         if not self.args.save_only_model:
-            with open(os.open(folder / _STATE, flags, 0o600), "wb") as file:  # it holds a secret
+            with os.fdopen(open_in_place(folder / _STATE, os.O_WRONLY | os.O_TRUNC), "wb") as file:  # it holds a secret
                 torch.save(self.private.state_dict(), file)
         super()._save_checkpoint(model, trial)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
 from importlib.util import find_spec
 from pathlib import Path
@@ -125,13 +125,8 @@ def _random_config(model: ModelRecipe, tokenizer: Any) -> Any:
     for key, value in model.config.items():
         if key not in known:
             raise ParameterError(f"model.config.{key}", value, f"left out: {model.architecture} has no such size")
-    tokens: Mapping[str, Any] = {
-        "vocab_size": len(tokenizer),
-        "bos_token_id": tokenizer.bos_token_id,
-        "eos_token_id": tokenizer.eos_token_id,
-        "pad_token_id": tokenizer.pad_token_id,
-    }
-    return AutoConfig.for_model(model.architecture, **{**tokens, **model.config})
+    tokens = {key: getattr(tokenizer, key) for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
+    return AutoConfig.for_model(model.architecture, **{"vocab_size": len(tokenizer), **tokens, **model.config})
 
 
 def _network(model: ModelRecipe, config: Any) -> torch.nn.Module:

@@ -174,30 +174,25 @@ class PrivateBatch:
     def _is_complete(self) -> bool:
         return not self._parts and not self._stand_ins and (self._current is None or self._current._is_added)
 
-    def _micro_batches(self) -> Iterator[MicroBatch]:
-        while not self._is_complete:
-            if self._current is None or self._current._is_added:
-                self._count += 1
-                if self._parts:
-                    self._current = self._loaded(self._parts.pop(0))
-                else:  # other processes have more micro-batches, and a sharded model needs all processes
-                    self._stand_ins -= 1
-                    self._current = MicroBatch(self._row(), self._count, [0], _stands_in=True)
-            part = self._current
-            yield part
-            if not part._is_added:
+    def _next(self) -> MicroBatch:
+        """Return the present micro-batch until it is added, then load the next one."""
+        if self._current is not None and not self._current._is_added:
+            return self._current
+        self._count += 1
+        if self._parts:
+            (positions, rows, contents), part = self._load(), self._parts[0]
+            if positions != part.positions:
                 raise TrainingStateError(
-                    "a micro-batch was left out.\nFix: private.accumulate(losses_of, part) for each one."
+                    "the data loader gave other rows than were drawn: a row failed, or batches come in another order.\n"
+                    "Fix: a data set that gives every row; then iterate over the run again."
                 )
-
-    def _loaded(self, part: Part) -> MicroBatch:
-        positions, rows, contents = self._load()
-        if positions != part.positions:
-            raise TrainingStateError(
-                "the data loader gave other rows than were drawn.\nFix: a DataLoader that keeps the order of batches."
-            )
-        names = positions if self._seen is None else [self._named(content) for content in contents]
-        return MicroBatch(rows, self._count, names, part.owners, part.weights)
+            names = positions if self._seen is None else [self._named(content) for content in contents]
+            self._current = MicroBatch(rows, self._count, names, part.owners, part.weights)
+            self._parts.pop(0)
+        else:  # other processes have more micro-batches, and a sharded model needs all processes
+            self._stand_ins -= 1
+            self._current = MicroBatch(self._row(), self._count, [0], _stands_in=True)
+        return self._current
 
     def _named(self, content: str) -> str:
         # By content: unlike its position a row's name stays, and with it secret probes, when another row is removed.
@@ -300,12 +295,6 @@ class _Numbered(torch.utils.data.Dataset[Any]):  # type: ignore[misc]
     """Rows with their positions."""
 
     _data: Any
-
-    def __len__(self) -> int:
-        return len(self._data)
-
-    def __getitem__(self, position: int) -> tuple[int, Any]:
-        return position, self._data[position]
 
     def __getitems__(self, positions: list[int]) -> list[tuple[int, Any]]:
         fetch = getattr(self._data, "__getitems__", None)

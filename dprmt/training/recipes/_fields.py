@@ -39,6 +39,12 @@ class Section:
         """Raise an error about a field."""
         raise ParameterError(self.named(key), getattr(self, key), allowed, fix)
 
+    def leave_out(self, *keys: str, where: str) -> None:
+        """Raise an error about a field that has another value than its default, where it would have no effect."""
+        for key in keys:
+            if getattr(self, key) != getattr(type(self), key, {}):
+                self.refuse(key, f"left out {where}", f"remove {self.named(key)}")
+
 
 @cache
 def _hints(kind: type[Any]) -> dict[str, Any]:
@@ -58,7 +64,7 @@ def _read(name: str, value: Any, hint: Any) -> Any:
         if not isinstance(value, bool):
             raise ParameterError(name, value, "true or false")
         return value
-    if isinstance(value, hint):
+    if type(value) is hint:
         return value
     if hint.short and isinstance(value, str):
         value = {hint.short: value}

@@ -66,19 +66,11 @@ class Settings(Section):
 
     def check_together(self) -> None:
         """Refuse what needs noise that is not there, or a gradient that no process has."""
-        denoising, noise = self.denoising, self.evaluation.private_noise
-        if noise is not None and self.privacy.clip_only:
-            fix = "remove evaluation.private_noise"
-            self.evaluation.refuse("private_noise", "left out with privacy.clip_only", fix)
-        if self.distributed.is_sharded and self.training.spectra_every is not None:
-            allowed = "None with distributed.strategy = 'fsdp': no process has a gradient"
-            self.training.refuse("spectra_every", allowed)
-        if denoising.method == "none":
-            return
-        if self.distributed.is_sharded:
-            denoising.refuse("method", "'none' with distributed.strategy = 'fsdp': no process has a gradient")
         if self.privacy.clip_only:
-            denoising.refuse("method", "'none' with privacy.clip_only: there is no noise")
+            self.evaluation.leave_out("private_noise", where="with privacy.clip_only")
+            self.denoising.leave_out("method", where="with privacy.clip_only: there is no noise")
+        if self.distributed.is_sharded:
+            self.denoising.leave_out("method", where="with distributed.strategy = 'fsdp': no process has a gradient")
 
     def with_changes(self, changes: Mapping[str, Any]) -> Self:
         """Return a copy with some keys changed, for sweeps and command-line overrides.
@@ -183,16 +175,14 @@ class Recipe(Settings):
         generates, has_units = self.model.task == "generation", self.data.unit is not None
         if generates and len(self.data.inputs) != columns:
             self.data.refuse("inputs", "one column if model.task is 'generation'")
-        if self.evaluation.private_noise is not None and (generates or has_units):
+        if generates or has_units:
             where = "for generation" if generates else "with data.unit"
-            allowed = f"left out {where}: no bound on the effect of one of its texts or units is known"
-            self.evaluation.refuse("private_noise", allowed, "remove evaluation.private_noise")
-        if self.distributed.is_sharded and self.model.finetune == "lora":
-            allowed = "'full' or 'head' with distributed.strategy = 'fsdp': adapters are small, and hold little memory"
-            self.model.refuse("finetune", allowed)
-        if self.distributed.is_sharded and has_units:
-            fix = "remove data.unit, or distributed.strategy"
-            self.data.refuse("unit", "left out with distributed.strategy = 'fsdp'", fix)
+            self.evaluation.leave_out("private_noise", where=f"{where}: no bound on the effect of one text is known")
+        if self.distributed.is_sharded:
+            if self.model.finetune == "lora":
+                allowed = "'full' or 'head' with distributed.strategy = 'fsdp': adapters hold little memory"
+                self.model.refuse("finetune", allowed)
+            self.data.leave_out("unit", where="with distributed.strategy = 'fsdp'")
         super().check_together()
 
 

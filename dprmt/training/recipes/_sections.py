@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import inf
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from dprmt.training.recipes._choices import DENOISERS, EXACT_NORMS, NORMS, OPTIMIZERS
 from dprmt.training.recipes._fields import (
@@ -64,15 +64,14 @@ class NormsRecipe(Section):
     def check_together(self) -> None:
         """Refuse options of probes or sketches that there are not; write out defaults where there are."""
         estimated = [kind for kind in NORMS if kind not in EXACT_NORMS]
-        defaults: dict[str, tuple[Any, list[str]]] = {"probes": (32, estimated), "secret": (True, estimated)}
-        defaults |= {"sketch": (None, ["hutch++"]), "power_iteration": (True, ["hutch++"])}
-        for key, (default, kinds) in defaults.items():
-            if getattr(self, key) is None:
-                if self.kind in kinds:
-                    object.__setattr__(self, key, default)
-            elif self.kind not in kinds:
-                allowed = f"left out unless privacy.norms.kind is {' or '.join(map(repr, kinds))}"
-                self.refuse(key, allowed, f"remove privacy.norms.{key}")
+        own = ((estimated, {"probes": 32, "secret": True}), (["hutch++"], {"sketch": None, "power_iteration": True}))
+        for kinds, defaults in own:
+            if self.kind not in kinds:
+                self.leave_out(*defaults, where=f"unless privacy.norms.kind is {' or '.join(map(repr, kinds))}")
+                continue
+            for key in defaults:
+                if getattr(self, key) is None:
+                    object.__setattr__(self, key, defaults[key])
 
 
 HEADS = ("*classifier.*", "*score.*", "*lm_head.*")
@@ -168,9 +167,8 @@ class ModelRecipe(Section):
         if (self.source is None) == (self.architecture is None):
             fix = "pass exactly one of model.source and model.architecture"
             self.refuse("source", "given, or model.architecture", fix)
-        if self.config and self.architecture is None:
-            fix = "remove model.config, or pass model.architecture"
-            self.refuse("config", "left out unless model.architecture is given", fix)
+        if self.architecture is None:
+            self.leave_out("config", where="unless model.architecture is given")
         if (self.lora is not None) != (self.finetune == "lora"):
             fix = "pass both model.lora and model.finetune = 'lora', or neither"
             self.refuse("lora", "given for model.finetune = 'lora' only", fix)
@@ -243,23 +241,19 @@ class DataRecipe(Section):
 
     def check_together(self) -> None:
         """Refuse a source without splits and columns, except for the docstrings."""
-        built_in = self.source == "docstrings"
-        for key in ("subset", "revision", "train", "validation", "test", "inputs", "target") if built_in else ():
-            if getattr(self, key):
-                self.refuse(key, "left out with data.source = 'docstrings'", f"remove data.{key}")
-        for key in () if built_in else ("train", "validation", "inputs", "target"):
+        built_in, needed = self.source == "docstrings", ("train", "validation", "inputs", "target")
+        if built_in:
+            self.leave_out("subset", "revision", "test", *needed, where="with data.source = 'docstrings'")
+        for key in () if built_in else needed:
             if not getattr(self, key):
                 self.refuse(key, f"given with data.source = {self.source!r}")
         if len(self.inputs) > 2:
             self.refuse("inputs", "one or two columns")
         if self.unit is None:
-            for key, default in (("rows_per_unit", None), ("unit_gradient", "sum")):
-                if getattr(self, key) != default:
-                    self.refuse(key, "left out without data.unit", f"remove data.{key}, or pass data.unit")
-        elif self.limit is not None:
-            allowed = "left out with data.unit, because rows of other units would replace a removed unit"
-            self.refuse("limit", allowed, "use data.fraction")
-        elif built_in and self.unit != "module":
+            self.leave_out("rows_per_unit", "unit_gradient", where="without data.unit")
+            return
+        self.leave_out("limit", where="with data.unit, unlike data.fraction: other rows would replace a removed unit")
+        if built_in and self.unit != "module":
             self.refuse("unit", "'module' with data.source = 'docstrings'")
 
 
@@ -307,14 +301,9 @@ class PrivacyRecipe(Section):
 
     def check_together(self) -> None:
         """Refuse all but exactly one of ε and σ."""
-        given = [noise for noise in (self.target_epsilon, self.noise_multiplier) if noise is not None]
         if self.clip_only:
-            if given:
-                fix = "remove privacy.clip_only, or the target ε and the noise multiplier"
-                self.refuse("clip_only", "false if an ε or a noise multiplier is given", fix)
-            if self.secure or self.sampling != "poisson":
-                self.refuse("clip_only", "false with privacy.secure or random allocation")
-        elif len(given) != 1:
+            self.leave_out("target_epsilon", "noise_multiplier", "secure", "sampling", where="with privacy.clip_only")
+        elif (self.target_epsilon is None) == (self.noise_multiplier is None):
             fix = "pass exactly one of privacy.target_epsilon and privacy.noise_multiplier"
             self.refuse("target_epsilon", "given, or privacy.noise_multiplier", fix)
 
@@ -379,8 +368,6 @@ class DenoisingRecipe(Section):
         The gate of "shrink" and "paper" in units of the bulk edge, >= 1.
     false_alarm : float or None
         Probability in (0, 1) that a layer of pure noise passes the gate, from which ``kappa`` is computed per shape.
-    norm_correction : bool or None
-        Scale a denoised layer back to its noisy norm. By default True for "paper" and False for "shrink".
     exclude : sequence of str
         Name patterns (``*`` and ``?``) of parameters that are not denoised; by default the output layers of
         classifiers and language models.
@@ -395,17 +382,7 @@ class DenoisingRecipe(Section):
     method: Annotated[str, one_of(DENOISERS)] = "none"
     kappa: Annotated[float, within(1.0, inf)] = 1.02
     false_alarm: Annotated[float, within(1e-30, 1 - 1e-6)] | None = None
-    norm_correction: bool | None = None
     exclude: Texts = HEADS
-
-    @property
-    def keeps_norm(self) -> bool | None:
-        """True if denoised layers get the noisy norm: ``norm_correction``, or else the method's default; None for
-        "none".
-        """
-        if self.method == "none":
-            return None
-        return self.method == "paper" if self.norm_correction is None else self.norm_correction
 
 
 @dataclass(frozen=True)
@@ -425,10 +402,6 @@ class TrainingRecipe(Section):
         whether private randomness is seeded too.
     checkpoint_every : int
         Steps between checkpoints.
-    spectra_every : int or None
-        Steps between recorded spectra; none if absent.
-    spectra_layers : tuple of str
-        Name patterns (``*`` and ``?``) of the layers whose spectra are recorded.
 
     Raises
     ------
@@ -442,8 +415,6 @@ class TrainingRecipe(Section):
     micro_batch_size: Count = 16
     seed: Annotated[int, at_least(0)] = 0
     checkpoint_every: Count = 1
-    spectra_every: Count | None = None
-    spectra_layers: Texts = ("*",)
 
 
 @dataclass(frozen=True)
@@ -516,10 +487,8 @@ class EvaluationRecipe(Section):
         """Refuse metrics that do not exist."""
         if not set(self.metrics) <= set(METRICS):
             self.refuse("metrics", "out of " + ", ".join(METRICS))
-        if self.private_noise is not None and self.metrics and "accuracy" not in self.metrics:
-            self.refuse(
-                "private_noise", "left out unless metrics has 'accuracy'", "add 'accuracy' to evaluation.metrics"
-            )
+        if self.metrics and "accuracy" not in self.metrics:
+            self.leave_out("private_noise", where="unless evaluation.metrics has 'accuracy'")
 
 
 @dataclass(frozen=True)
