@@ -27,9 +27,8 @@ from tests.training.literal import clipped_sum, gradients_of
 from tests.training.tiny_recipe import positions
 
 N = 60
-ROWS = TensorDataset(
-    torch.randn(N, 6, generator=torch.Generator().manual_seed(1)), torch.arange(N) % 2, torch.arange(N)
-)
+X = torch.randn(N, 6, generator=torch.Generator().manual_seed(1))
+ROWS = TensorDataset(X, torch.arange(N) % 2, torch.arange(N))
 
 
 def network() -> nn.Module:
@@ -205,9 +204,8 @@ def test_workers_collate_and_pinning_are_kept() -> None:
     def collate(rows: list[Any]) -> dict[str, Any]:
         return {"x": torch.stack([row[0] for row in rows]), "y": torch.stack([row[1] for row in rows])}
 
-    private = new(
-        DataLoader(ROWS, batch_size=12, collate_fn=collate, num_workers=1, shuffle=True), batch_size=None, steps=2
-    )
+    loader = DataLoader(ROWS, batch_size=12, collate_fn=collate, num_workers=1, shuffle=True)
+    private = new(loader, batch_size=None, steps=2)
     assert private.records["batch_size"] == 12
     for batch in private:
         private.step(lambda rows: cross_entropy(private.model(rows["x"]), rows["y"], reduction="none"), batch)

@@ -112,7 +112,15 @@ def two_iterations(private: PrivateRun, batch: Any) -> None:
 
 
 OUTSIDE = nn.Linear(6, 6)
+UNCLIPPED = "outside of the model: it would be trained without clipping"
 SMALL: dict[str, Any] = {"micro_batch_size": 1}
+ALONE: dict[str, Any] = {"units": Units(1, regime="alone")}
+
+
+def behind_another(model: nn.Module, rows: Any) -> torch.Tensor:
+    return cross_entropy(model(OUTSIDE(rows[0])), rows[1], reduction="none")
+
+
 MISTAKES: dict[str, tuple[Any, ...]] = {  # the act, what is said, and options of the run
     "a batch of a loader": (lambda run, _: step(run, next(iter(LOADER))), "carry no identities", {"data": LOADER}),
     "a batch opened": (lambda _, batch: cross_entropy(*batch), r"Fix: private.step\(lambda rows"),
@@ -121,22 +129,12 @@ MISTAKES: dict[str, tuple[Any, ...]] = {  # the act, what is said, and options o
     "a part opened": (lambda run, batch: next(run.micro_batches(batch))[0], r"Fix: private.accumulate\(lambda rows"),
     "a mean": (with_losses(lambda model, rows: cross_entropy(model(rows[0]), rows[1])), "loss"),
     "a mean, one row": (with_losses(lambda model, rows: cross_entropy(model(rows[0]), rows[1])[None]), "loss"),
-    "a mean, as often as rows": (
-        with_losses(lambda model, rows: cross_entropy(model(rows[0]), rows[1]).expand(len(rows[0]))),
-        "loss",
-    ),
+    "a mean, as long as rows": (with_losses(lambda m, r: cross_entropy(m(r[0]), r[1]).expand(len(r[0]))), "loss"),
     "a tensor": (lambda run, batch: run.step(run.model(ROWS[:5][0]).sum(1), batch), "a function from rows"),
     "a backward pass after a step": (backward, "backward", {"prepare": step}),
     "a backward pass in the losses": (with_losses(penalized), "no backward\\(\\) in it"),
-    "another module's parameters": (
-        with_losses(lambda model, rows: cross_entropy(model(OUTSIDE(rows[0])), rows[1], reduction="none")),
-        "outside of the model: it would be trained without clipping",
-    ),
-    "another module's, rows alone": (
-        with_losses(lambda model, rows: cross_entropy(model(OUTSIDE(rows[0])), rows[1], reduction="none")),
-        "outside of the model: it would be trained without clipping",
-        {"units": Units(1, regime="alone")},
-    ),
+    "another module's parameters": (with_losses(behind_another), UNCLIPPED),
+    "another module's, rows alone": (with_losses(behind_another), UNCLIPPED, ALONE),
     "two calls of the model": (with_losses(pairs), "alone"),
     "the optimizer's step": (lambda run, _: run.optimizer.step(), "optimizer"),
     "a prepared optimizer's step": (lambda run, _: accelerator().prepare(run.optimizer).step(), "optimizer"),
@@ -146,19 +144,13 @@ MISTAKES: dict[str, tuple[Any, ...]] = {  # the act, what is said, and options o
     "clipping": (mid_step(lambda run: nn.utils.clip_grad_norm_(run.model.parameters(), 1.0)), MIDDLE),
     "backward": (mid_step(lambda run: run.model(ROWS[:5][0]).sum().backward()), "backward"),
     "accelerate's backward": (mid_step(lambda run: accelerator().backward(run.model(ROWS[:5][0]).sum())), "backward"),
-    "accelerate's clipping": (
-        mid_step(lambda run: accelerator().clip_grad_norm_(run.model.parameters(), 1.0)),
-        MIDDLE,
-    ),
+    "accelerate's clipping": (mid_step(lambda run: accelerator().clip_grad_norm_(run.model.parameters(), 1.0)), MIDDLE),
     "a grad scaler": (mid_step(unscale), MIDDLE),
     "two steps for a batch": (step, "its step was taken already", {"prepare": step}),
     "finish twice": (lambda run, _: run.finish(), "there is no batch to finish", {"prepare": whole_step}),
     "a batch of another run": (lambda run, _: step(run, first(new())), "not this run's last one"),
     "a micro-batch twice": (micro_batch_twice, "a micro-batch is added once"),
-    "rows for a micro-batch": (
-        lambda run, _: run.accumulate(losses(run), ROWS[:5]),
-        "part must be the last micro-batch",
-    ),
+    "rows as one part": (lambda run, _: run.accumulate(losses(run), ROWS[:5]), "part must be the last micro-batch"),
     "a batch left out": (batch_left_out, "the batch of step 0 was left out: a step without noise"),
     "the last batch left out": (lambda run, _: list(run), "the batch of step 0 was left out", {"steps": 1}),
     "a micro-batch left out": (lambda run, batch: list(run.micro_batches(batch)), "a micro-batch was left out", SMALL),
@@ -197,7 +189,7 @@ def test_a_mistake_moves_nothing_and_the_run_goes_on(name: str) -> None:
     assert OUTSIDE.weight.grad is None
 
 
-@pytest.mark.parametrize("options", [{}, {"units": Units(1, regime="alone")}])
+@pytest.mark.parametrize("options", [{}, ALONE])
 def test_no_gradient_of_private_rows_reaches_another_module_later(options: dict[str, Any]) -> None:
     """The first micro-batch alone is looked at for other parameters."""
     private = new(isolation_checks=0.0, **options)
@@ -216,7 +208,7 @@ def test_two_runs_with_one_ledger(tmp_path: Path) -> None:
 
 
 def test_two_calls_of_the_model_have_a_way() -> None:
-    private = new(units=Units(1, regime="alone"))
+    private = new(**ALONE)
     for batch in private:
         with_losses(pairs)(private, batch)
     assert private.steps_taken == 6
