@@ -87,7 +87,7 @@ class _QuietLayer(_Faulty):
             first = optimizer.params[0]
             clean = first.summed_grad.clone()
             noisy()
-            first.grad = clean
+            first.grad = clean / optimizer.expected_batch_size
 
         optimizer.add_noise = add_noise
 

@@ -92,7 +92,7 @@ class ShardedStage(Stage):
         self._bug = bug
         share = self._size**0.5 if bug == "a share of the noise in every process" else 1.0
         # No longest text, and no small layer estimated: norms that have a rank are refused where parameters are shards.
-        options = {key: value for key, value in game.options.items() if key != "tokens"} | {"distributed": True}
+        options = {key: value for key, value in game.options.items() if key != "tokens"}
         options |= {"everything": False} if "secret" in options else {}
         super().__init__(replace(game, options=options), noise_multiplier / share)
 
@@ -105,12 +105,8 @@ class ShardedStage(Stage):
         if self._bug == "a sample in every process":  # which is refused where it has the same name in both
             return super().accumulate(batch, step, [i + _MANY * self._rank for i in batch])
         mine = batch[self._rank :: self._size]
-        if mine:
-            super().accumulate(mine, step)
-        else:
-            with self.private.standing_in():
-                super().accumulate(batch[:1], step)
-        return None
+        self.private.stands_in = not mine
+        return super().accumulate(mine or batch[:1], step)
 
     def trained(self) -> list[tuple[str, Any]]:
         """Shards, also after a pass that has left them whole."""

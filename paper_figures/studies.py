@@ -150,7 +150,8 @@ class SummedStep(LogicalStep):
         self.record, self._sums = record, sums
         self._trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
 
-    def _add(self, losses: Any, samples: Any, step: int, batch: Any, units: Any) -> torch.Tensor:
+    def accumulate(self, losses: Any, *, samples: Any, step: int, batch: Any = None, **_: Any) -> torch.Tensor:
+        """Add the sums of a batch."""
         self._enter(samples, step)
         found, sums = self._sums(self.model, batch, self.optimizer.max_grad_norm)
         if sums.keys() != self._trained.keys():
@@ -158,11 +159,6 @@ class SummedStep(LogicalStep):
         for name, parameter in self._trained.items():
             sum_of(parameter).add_(sums[name])
         return found
-
-    def close(self) -> torch.nn.Module:
-        """Forget what was added; nothing else was changed."""
-        self._give_back()
-        return self.model
 
 
 # ----------------------------------------------------------------------------------------------------------- tasks

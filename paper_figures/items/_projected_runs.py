@@ -56,7 +56,10 @@ class ProjectedPlan(ClippingPlan):
         options = dict(self.options)
         order = options.pop("order", "project-then-privatize")
         grape = {name: options.pop(name) for name in ("rule", "betas", "floor") if name in options}
-        subspaces = Subspaces(self.model, **{"refresh_every": 25, **options})
+        most = options.pop("rank")
+        matrices = {name: value for name, value in self.model.named_parameters() if value.ndim == 2}
+        ranks = {name: min(most, *value.shape) for name, value in matrices.items()}
+        subspaces = Subspaces(self.model, rank=ranks, **{"refresh_every": 25, **options})
         inner = DPGrape(self.model.parameters(), optimizer.defaults["lr"], subspaces=subspaces, **grape)
         plan = plan_private(
             self.model,

@@ -169,7 +169,7 @@ def _run(source: Images, control: str, method: str, epsilon: float, rate: float,
 
     steps, rank = CONTROLS[control]
     options = METHODS[method]
-    projection = None if options is None else {"rank": lambda shape: min(rank, shape.n), **options}
+    projection = None if options is None else {"rank": rank, **options}
     return lambda: train_once(
         perceptron(source.train[0].shape[1], 10, seed),
         source,

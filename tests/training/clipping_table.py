@@ -179,7 +179,7 @@ def literal_squared_norm(
     """n̂ from gradients that were formed: weights of linear layers with the probes drawn again, the rest exactly."""
     total = {name: float(value.square().sum()) for name, value in gradients.items()}
     names = {value: name for name, value in model.named_parameters()}
-    for name, module in trainable_modules(model, whole).items():
+    for name, (module, _) in trainable_modules(model, whole).items():
         if way.clipping in ("exact", "ghost") or type(module) not in (nn.Linear, RNNLinear):
             continue
         weight, bias = names[module.weight], names.get(module.bias) if way.trained != "projected" else None

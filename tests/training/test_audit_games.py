@@ -7,6 +7,7 @@ import shutil
 import warnings
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -49,9 +50,7 @@ def test_bounds_hold_as_often_as_they_say_and_are_not_vacuous() -> None:
         if "person" in name or "replaced" in name or name == "hutchinson, public probes"
     ],
 )
-def test_persons_and_replaced_samples_are_seen_as_well_as_claimed_and_no_better(
-    name: str,
-) -> None:
+def test_persons_and_replaced_samples_are_seen_as_well_as_claimed_and_no_better(name: str) -> None:
     verdict = judge(GAMES[name], 120, deltas=(0.2,))
     assert not verdict.broken
     assert verdict.mu > 0.1
@@ -211,10 +210,14 @@ def test_two_owners_and_a_clock_that_runs_backwards() -> None:
 def test_a_step_that_is_charged_after_its_gradient_would_be_found(
     everywhere: list[kills.Point], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dprmt.training.private_run import PrivateRun
+    from dprmt.training.private_run._ledger import PrivacyLedger
 
-    charge = PrivateRun._charge
-    monkeypatch.setattr(PrivateRun, "_charge", lambda self: charge(self) if self.steps_taken != 2 else None)
+    def charge(ledger: PrivacyLedger, attempt: int, step: int, *rest: Any) -> None:
+        if step != 3:
+            before(ledger, attempt, step, *rest)
+
+    before = PrivacyLedger.charge
+    monkeypatch.setattr(PrivacyLedger, "charge", charge)
     noise = next(point for point in everywhere if point.file == "after the noise" and point.step == 3)
     assert not kills.tried(noise, "kill -9").sound
 

@@ -47,9 +47,8 @@ def test_the_clipping_norm_follows_the_share_of_norms_below_it(options: dict[str
         assert private.clipping_norm == pytest.approx(norm, rel=1e-6)
         before = weights(private.model)
         private.step(losses(private), batch)
-        moved = math.sqrt(
-            sum(float((a - b).square().sum()) for a, b in zip(before, weights(private.model), strict=True))
-        )
+        pairs = zip(before, weights(private.model), strict=True)
+        moved = math.sqrt(sum(float((a - b).square().sum()) for a, b in pairs))
         assert moved <= sum(min(norm, length) for length in drawn) / 12 + 1e-2
         # "ghost" allows for cancellation in its norms, so one next to C may count as longer.
         least, most = (sum(length <= norm * (1 + near) for length in drawn) for near in (-1e-3, 1e-3))
@@ -185,8 +184,8 @@ def test_optimizers_that_know_their_noise_are_given_each_steps() -> None:
     private = new(ROWS, model, optimizer, clipping_norm=AdaptiveClipping(noise_multiplier=2.0))
     for batch in private:
         norm = private.clipping_norm
-        assert optimizer.param_groups[0]["noise_variance"] == pytest.approx((norm / 12) ** 2)
         private.step(losses(private), batch)
+        assert optimizer.param_groups[0]["noise_variance"] == pytest.approx((norm / 12) ** 2)
         assert private.clipping_norm != norm
 
 

@@ -178,9 +178,8 @@ def test_owners_with_all_their_rows_are_samples(trainer: Make, one_by_one: bool)
     whose = ["a", "b", "c", "a", "a", "a", "a", "b", "c"]
     data = datasets.Dataset.from_list([row | {"who": name} for row, name in zip(rows, whose, strict=True)])
     words = {"owners": "who", "rows_per_owner": 5, "batch_size": 3, "noise_multiplier": 1e-3, "clipping_norm": 0.3}
-    one = trainer(
-        train_dataset=data, max_steps=1, lr_scheduler_type="constant", privacy=words | {"one_by_one": one_by_one}
-    )
+    words["one_by_one"] = one_by_one
+    one = trainer(train_dataset=data, max_steps=1, lr_scheduler_type="constant", privacy=words)
     one.optimizer = torch.optim.SGD(one.model.parameters(), lr=0.5)
     one.train()
     model, losses = classifier().train(), []
@@ -205,12 +204,8 @@ def test_options_come_from_a_command_line() -> None:
     words = ["--norms", "hutch++", "--clipping_norm", "1", "--delta", "1e-5", "--target_epsilon", "3"]
     words += ["--owners", "author", "--output_dir", "x"]
     arguments, privacy = HfArgumentParser((TrainingArguments, PrivacyArguments)).parse_args_into_dataclasses(words)
-    assert (privacy.norms, privacy.target_epsilon, privacy.owners, privacy.noise_multiplier) == (
-        "hutch++",
-        3.0,
-        "author",
-        None,
-    )
+    asked = (privacy.norms, privacy.target_epsilon, privacy.owners, privacy.noise_multiplier)
+    assert asked == ("hutch++", 3.0, "author", None)
     assert arguments.max_grad_norm == 1.0
     with pytest.raises(SystemExit):  # what changes ε has no default
         HfArgumentParser(PrivacyArguments).parse_args_into_dataclasses(["--norms", "ghost"])
@@ -341,9 +336,7 @@ def test_following_private_scores_is_refused(trainer: Make, changes: dict[str, A
 
 def test_losses_and_loops_of_ones_own_say_what_to_do(trainer: Make) -> None:
     for changes in ({"kind": Doubled}, {"compute_loss_func": twice}):
-        with pytest.raises(
-            ParameterError, match=r"losses must be given with .*compute_loss.*\nFix: losses=.*one_by_one"
-        ):
+        with pytest.raises(ParameterError, match=r"losses must be given .*compute_loss.*\nFix: losses=.*one_by_one"):
             trainer(**changes)
 
     class SFTTrainer(Trainer):  # as TRL has it

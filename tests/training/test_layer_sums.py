@@ -12,6 +12,7 @@ from torch import nn
 from audits.steps import private_sgd
 from dprmt.training.clipping._formed_layers import NormPolicy
 from dprmt.training.clipping._matrix_layers import plan_layers
+from dprmt.training.clipping._modules import trainable_modules
 from dprmt.training.norms import (
     HutchinsonEstimator,
     HutchPlusPlusEstimator,
@@ -108,7 +109,7 @@ def make(kind: str) -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
 
 def measured(module: nn.Module, policy: NormPolicy, x: torch.Tensor, g: torch.Tensor) -> list[torch.Tensor]:
     """Squared norms, and the sums with factors 1, ½, ⅓, ¼."""
-    (layer,) = plan_layers({"layer": module}, policy)
+    (layer,) = plan_layers(trainable_modules(module), policy)
     squared, contributions = layer.measure([([x.detach()], g)], 0, IDS)
     for contribution in contributions:
         contribution.add_to_sums(1 / torch.arange(1.0, B + 1, dtype=torch.float64), slice(None))
@@ -137,7 +138,7 @@ def test_norms_and_sums_are_those_of_a_loop(kind: str) -> None:
     expected = literal(module, x, g)
     for name, policy in POLICIES.items():
         found = measured(module, policy, x, g)
-        if not any(record.norms for record in plan_layers({"layer": module}, policy)[0].records()):
+        if not any(record.norms for record in plan_layers(trainable_modules(module), policy)[0].records):
             torch.testing.assert_close(found[0], expected[0], rtol=2e-4, atol=0.0, msg=name)
         for value, right in zip(found[1:], expected[1:], strict=True):
             torch.testing.assert_close(value.double(), right, rtol=1e-4, atol=1e-4, msg=name)
@@ -194,7 +195,9 @@ def test_room_for_tokens_that_cancel_lowers_no_ordinary_factor_by_more_than_the_
         truth = (a.double().transpose(1, 2) @ g.double()).square().sum((1, 2))
         for tokens in (length, None):
             for form in (True, False):
-                (layer,) = plan_layers({"layer": nn.Linear(400, 400, bias=False)}, NormPolicy(form=form, tokens=tokens))
+                (layer,) = plan_layers(
+                    trainable_modules(nn.Linear(400, 400, bias=False)), NormPolicy(form=form, tokens=tokens)
+                )
                 squared, _ = layer.measure([([a], g)], 0, None)
                 share = (squared / truth).sqrt() - 1
                 assert float(share.min()) > -1e-6
@@ -261,12 +264,12 @@ def test_no_factor_is_rounded_up_where_numbers_are_coarse(norms: str) -> None:
 def test_an_estimated_table_is_measured_by_the_rows_that_are_summed() -> None:
     """A word's gradients cancel up to rounding: what is left is stored, and its estimate is of that."""
     table = nn.Embedding(7, 40)
-    (layer,) = plan_layers({"table": table}, POLICIES["hutchinson, all"])
+    (layer,) = plan_layers(trainable_modules(table), POLICIES["hutchinson, all"])
     g = torch.randn(B, 6, 40, generator=torch.Generator().manual_seed(0))
     g[:, 3] = -1e8 * g[:, 0]
     g[:, 0] *= 1e8
     words = torch.tensor([1, 2, 3, 1, 2, 1]).repeat(B, 1)
     squared, (contribution,) = layer.measure([([words], g)], 0, IDS)
     contribution.add_to_sums(torch.tensor([1.0, 0.0, 0.0, 0.0], dtype=torch.float64), slice(None))
-    (P,) = ProbeGenerator(3).per_sample([0], step=0, layer="table", rows=40, probes=2)
+    (P,) = ProbeGenerator(3).per_sample([0], step=0, layer="model", rows=40, probes=2)
     assert float(squared[0]) == pytest.approx(float((table.weight.summed_grad @ P).double().square().sum()), rel=1e-5)

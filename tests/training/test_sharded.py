@@ -30,16 +30,13 @@ BATCHES = ([0, 1], [5, 2, 0], [0, 1, 2, 3, 4, 5], [], [4])
 def private(model: nn.Module, optimizer: torch.optim.Optimizer | None = None, **options: Any) -> Any:
     chosen = torch.optim.SGD(model.parameters(), lr=1.0) if optimizer is None else optimizer
     usual = {"norms": "ghost", "clipping_norm": 0.05, "noise_multiplier": 0.0, "expected_batch_size": 3.0}
-    return make_private(model, chosen, **usual | {"distributed": torch.distributed.is_initialized()} | options)
+    return make_private(model, chosen, **usual | options)
 
 
 def take(step: Any, rows: list[int], number: int) -> None:
     """A micro-batch, of nobody's rows where this process has none."""
-    if rows:
-        step.accumulate(losses(step.model, TOKENS[rows]), samples=rows, step=number)
-    else:
-        with step.standing_in():
-            step.accumulate(losses(step.model, TOKENS[:2]), samples=[0, 1], step=number)
+    step.stands_in, rows = not rows, rows or [0, 1]
+    step.accumulate(losses(step.model, TOKENS[rows]), samples=rows, step=number)
 
 
 def trained(rank: int, size: int, way: str, optimizer: Any = torch.optim.SGD) -> dict[str, torch.Tensor]:
@@ -180,7 +177,6 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], dict[str, Any], str]] = {
     "whole": (sharded, {"whole": ["head"]}, LEFT_OUT),
     "subspaces": (sharded, {"optimizer": grape}, LEFT_OUT),
     "a rank": (sharded, {"norms": Hutchinson(4, secret=False, rank=40)}, "without a rank"),
-    "not said": (sharded, {"distributed": False}, "distributed must be True"),
     "one generator": (sharded, {"noise_generator": torch.Generator().manual_seed(1)}, "the same noise generator"),
     "the same rows": (sharded, {"rows": [0, 1]}, "in one process only"),
 }

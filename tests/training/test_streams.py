@@ -83,28 +83,23 @@ DEFAULTS: dict[str, Callable[[], Any]] = {
     "DP-GRAPE, noise": projected,
     "plan_private, probes": planned,
     "plan_private, probes of Hutch++": lambda: planned(norms="hutch++"),
-    "plan_private, probes of several processes": lambda: planned(distributed=True),
+    "plan_private, probes of several processes": planned,
     "a run, noise": lambda: fresh_randomness(None, 1).generator("noise"),
     "a run, coins": lambda: fresh_randomness(None, 1).generator("sampling"),
     "a run, secure noise": lambda: fresh_randomness(None, 1, True).generator("noise"),
 }
 
 
-@pytest.fixture
-def in_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process group of one, as far as the probes' secret is concerned."""
-    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
-    monkeypatch.setattr(torch.distributed, "get_world_size", lambda *_: 1)
-    monkeypatch.setattr(torch.distributed, "broadcast_object_list", lambda box, src: None)
-
-
 @pytest.mark.parametrize("name", DEFAULTS)
-@pytest.mark.usefixtures("in_a_group")
 def test_every_default_is_a_function_of_256_bits_of_the_operating_system(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the operating system's bytes held still the stream is; any one of 256 bits of them changes it."""
     make = DEFAULTS[name]
+    if "several processes" in name:
+        monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+        monkeypatch.setattr(torch.distributed, "get_world_size", lambda *_: 2)
+        monkeypatch.setattr(torch.distributed, "broadcast_object_list", lambda box, src: None)
     assert first_numbers(make()) != first_numbers(make())
     asked: list[int] = []
     secret = BASE

@@ -18,6 +18,7 @@ from dprmt import ParameterError
 from dprmt.training.clipping import _matrix_layers
 from dprmt.training.clipping._formed_layers import NormPolicy
 from dprmt.training.clipping._matrix_layers import plan_layers
+from dprmt.training.clipping._modules import trainable_modules
 from dprmt.training.subspaces import Subspaces
 
 RANDOM = ("gaussian", "stiefel")
@@ -95,7 +96,7 @@ def test_projectors_are_a_function_of_seed_layer_and_period(kind: str) -> None:
 def measured(module: nn.Module, a: torch.Tensor, g: torch.Tensor, rank: int, form: bool) -> tuple:
     """Projector, squared norms and clipped sum (with factors 1) of a layer whose weight is in a subspace."""
     subspaces = Subspaces(module, rank=rank, seed=3)
-    (layer,) = plan_layers({"layer": module}, NormPolicy(form=form), subspaces)
+    (layer,) = plan_layers(trainable_modules(module), NormPolicy(form=form), subspaces)
     squared, contributions = layer.measure([([a], g)], 0, None)
     for contribution in contributions:
         contribution.add_to_sums(torch.ones(len(a), dtype=torch.float64), slice(None))

@@ -101,10 +101,7 @@ def test_owners_are_drawn_and_charged(tmp_path: Path) -> None:
     [
         ({"owners": ["a"] * 5}, "owners must be one integer or string for each of the 6 rows, got 5"),
         ({"owners": "abcdef"}, "owners must be one integer or string for each of the 6 rows, got 6"),
-        (
-            {"owners": ["a", "", "b", None, math.nan, "c"]},
-            "missing values of owners must be 0: .*, got 3",
-        ),
+        ({"owners": ["a", "", "b", None, math.nan, "c"]}, "missing values of owners must be 0: .*, got 3"),
         ({"owners": [1.0] * 6}, "owners must be integers or strings, got 1.0"),
         ({"owners": [True] * 6}, "owners must be integers or strings, got True"),
         ({"units": Units(2)}, "owners must be given with units or averages"),
@@ -160,7 +157,7 @@ def test_owners_are_integers_or_strings(tmp_path: Path) -> None:
     (tmp_path / "rows.json").write_text('[{"text": "a", "label": "x", "who": 1.5}]')
     where = {name: (str(tmp_path / "rows.json"),) for name in ("train", "validation")}
     recipe = DataRecipe("files", **where, inputs=("text",), target="label", unit="who")
-    with pytest.raises(ParameterError, match=r"data.unit must be integers or strings"):
+    with pytest.raises(ParameterError, match=r"data\.unit must be integers or strings"):
         load_data(recipe, byte_tokenizer(), "classification")
 
 

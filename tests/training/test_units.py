@@ -217,10 +217,8 @@ def test_regimes_are_chosen_from_public_sizes() -> None:
     assert reason(units=Units())[0] == "alone"  # nobody knows how many rows
     assert reason(units=Units(4))[0] == "together"
     assert reason(units=Units(4, micro_batch_size=8))[0] == "together"
-    assert reason(units=Units(5, micro_batch_size=8)) == (
-        "alone",
-        "units are clipped one at a time: two of 5 rows exceed a micro-batch of 8",
-    )
+    alone = "units are clipped one at a time: two of 5 rows exceed a micro-batch of 8"
+    assert reason(units=Units(5, micro_batch_size=8)) == ("alone", alone)
     assert "exceed a micro-batch of 8" in reason(units=Units(9, micro_batch_size=8))[1]
     # A unit of 256 tokens or more (docs/how_to/people_with_several_rows.md).
     assert reason(tokens=128, units=Units(2, 64))[0] == "alone"
@@ -318,7 +316,7 @@ def all_ways(rank: int, size: int) -> list[tuple[Any, ...]]:
             with torch.no_grad():
                 for p in model.parameters():
                     p.mul_(2.0)
-        options = {"seed": 9 + rank, "units": Units(2, regime=regime), "distributed": True}
+        options = {"seed": 9 + rank, "units": Units(2, regime=regime)}
         step = make_step(way, model, literal.bound, **options)
         found = released_of(step, model, SHARED, PARTS[rank])
         wanted = literal.released(step.rounding)

@@ -3,7 +3,7 @@
 Two hooks on a layer's forward pass. Before it, the layer's parameters become constants (``requires_grad_(False)``), so
 that autograd forms no gradient of them: that sum over samples is private and would be thrown away. After it, they are
 trainable again, and the output goes through
-:class:`_Tap`, which hands over inputs and output gradient in the backward pass. A parameter that still gets a gradient
+:class:`Tap`, which hands over inputs and output gradient in the backward pass. A parameter that still gets a gradient
 is used outside of its layer, which no norm accounts for, so this is an error.
 """
 
@@ -32,15 +32,16 @@ from dprmt.training.clipping._formed_layers import (
     joined,
 )
 from dprmt.training.clipping._matrix_layers import add_inner_products
-from dprmt.training.clipping._modules import is_frozen_batch_norm, is_torch_layer, tied_tables
-from dprmt.training.clipping._sample_wise import SampleWiseForward, buffer_versions, output_axis
+from dprmt.training.clipping._modules import known_kind
+from dprmt.training.clipping._sample_wise import SampleWiseForward, Tap, buffer_versions, output_axis
 from dprmt.training.clipping._units import UnitRows, Use
 from dprmt.training.norms import NormRecord, rounding_margin
 from dprmt.training.norms._clipping import UNIT_ROUNDOFF
 
 _OUTSIDE = (
-    "private.step(lambda rows: <one loss per sample>, batch) instead of loss.backward(); private.close() if the run is "
-    "over"
+    "a backward pass other than the one of accumulate(): no ε covers it.\n"
+    "Fix: private.step(lambda rows: <one loss per sample>, batch) instead of loss.backward(); private.close() if the "
+    "run is over; model.eval() before the forward pass if another network is trained: this one then gets no gradients"
 )
 _SEVERAL_CALLS = (
     "a module whose one forward pass makes all calls, or units=Units(1, regime='alone'), which runs each row alone; "
@@ -56,7 +57,7 @@ _ELSEWHERE = (
 class Capture:
     """Hooks on one model, and what they have seen of the present micro-batch.
 
-    ``policy``: how norms are obtained. ``floor``: the least rounding margin.
+    ``policy``: how norms are obtained. ``record``: the same for the accountant. ``floor``: the least rounding margin.
 
     Position embeddings get a batch axis. Some models look up the embeddings of one sample and broadcast them, (1, T,
     d) to (B, T, d), so that their gradient would be summed over samples. Integers with a first axis of length 1 are
@@ -67,45 +68,42 @@ class Capture:
     _size: int | None
     _units: UnitRows | None
 
-    def __init__(self, model: nn.Module, layers: Sequence[Layer], policy: NormPolicy, *, floor: float = 0.0) -> None:
-        self.model, self.layers, self._policy = model, list(layers), policy
-        self.record = NormRecord([record for layer in self.layers for record in layer.records()])
-        double = all(p.dtype == torch.float64 for p in model.parameters() if p.requires_grad)
-        self._tied = tied_tables(layer.module for layer in self.layers)
+    def __init__(
+        self, model: nn.Module, layers: Sequence[Layer], policy: NormPolicy, record: NormRecord, *, floor: float = 0.0
+    ) -> None:
+        self.model, self.layers, self._policy, self.record = model, list(layers), policy, record
+        self._parameters = {name: value for name, value in model.named_parameters() if value.requires_grad}
+        double = all(value.dtype == torch.float64 for value in self._parameters.values())
+        dtype = torch.float64 if double else torch.float32
+        uses = Counter(value for layer in layers for value in layer.module.parameters() if value.requires_grad)
+        self._tied = [value for value, count in uses.items() if count > 1]  # tables that several layers use
         self.sizes = {layer: sum(value.numel() for value in layer.module.parameters()) for layer in self.layers}
         self._terms = max(layer.terms(policy.tokens or 1) for layer in self.layers)  # the longest chain of additions
         if policy.tokens is None and any(layer.terms(1) != layer.terms(2) for layer in self.layers):
             self._terms = UNKNOWN_TOKENS
         self._most_tokens = dict.fromkeys(self.layers, 0)
-        self._margins = {
-            products: max(
-                rounding_margin(self._terms, dtype=torch.float64 if double else torch.float32, precision=products),
-                floor,
-            )
-            for products in UNIT_ROUNDOFF
-        }
-        self._parameters = dict(model.named_parameters())
-        self._frozen = {name: parameter.requires_grad for name, parameter in self._parameters.items()}
-        device = next(value.device for value in model.parameters() if value.requires_grad)
+        margins = {each: rounding_margin(self._terms, dtype=dtype, precision=each) for each in UNIT_ROUNDOFF}
+        self._margins = {products: max(margin, floor) for products, margin in margins.items()}
+        device = next(iter(self._parameters.values())).device
         self._anchor = torch.zeros((), device=device, requires_grad=True)  # to which every tap leads
         self._looked: list[int] | None = None
         self._must_be_zero: torch.Tensor | None = None
         self.batch_size = 1
-        self._constants: dict[nn.Module, list[nn.Parameter]] = {}  # while a layer's forward pass runs
         self.finish()
         self._handles: list[Any] = [model.register_forward_pre_hook(self._start(), with_kwargs=True, prepend=True)]
-        self._first_hooks: dict[nn.Module, int] = {}
         self._apart: list[SampleWiseForward] = []
         for layer in self.layers:
-            self._follow(layer)
+            if isinstance(layer, WholeModule):
+                self._follow_whole(layer)
+            else:
+                self._follow(layer)
         for name, part in model.named_modules():
-            if is_frozen_batch_norm(part):
+            if isinstance(part, nn.modules.batchnorm._BatchNorm):  # a frozen one: others are refused
                 self._handles.append(part.register_forward_pre_hook(partial(_stays_fixed, name)))
             if isinstance(part, DPRNNBase):
                 self._handles.append(part.register_forward_pre_hook(_refuse_packed))
         for name, parameter in self._parameters.items():
-            if parameter.requires_grad:
-                self._handles.append(parameter.register_post_accumulate_grad_hook(partial(self._plain, name)))
+            self._handles.append(parameter.register_post_accumulate_grad_hook(partial(self._plain, name)))
         for forward in self._apart:
             forward.last_hook = next(reversed(forward.module._forward_pre_hooks))
 
@@ -113,19 +111,6 @@ class Capture:
     def rounding(self) -> float:
         """ρ of ``clip_factors``: of the largest possible sums, the same for all samples whatever the batch."""
         return self._margins[torch.get_float32_matmul_precision()]
-
-    def check(self) -> None:
-        """Raise unless a forward pass in training mode is waiting for its backward pass."""
-        for name, parameter in self.model.named_parameters():
-            if self._frozen.get(name) != parameter.requires_grad:
-                raise ParameterError("model", name, "trainable or frozen as it was when it was made private")
-        for layer in self.layers:
-            if not layer.module.training:
-                raise TrainingStateError(f"{layer.name} is in evaluation mode: call model.train()")
-        if self._buffers:
-            check_buffers(self.model, self._buffers, "samples")
-        if not self._forward:
-            raise TrainingStateError("no forward pass since the last micro-batch: call the model before this call")
 
     def uses_of(self, losses: torch.Tensor, rows: Sequence[int], *, apart: bool = False) -> dict[Layer, list[Use]]:
         """Return what a backward pass of the losses' sum shows of some rows; nothing is measured or summed.
@@ -153,36 +138,45 @@ class Capture:
         finally:
             self._must_be_zero = None
 
-    def check_apart(self, losses: torch.Tensor, *, always: bool = False) -> None:
+    def check_apart(self, losses: torch.Tensor) -> None:
         """Raise if the first or the last sample's loss depends on others' rows, or others' losses on theirs.
 
         Exactly: by backward passes of these losses alone, and of all others, which must leave the other rows at zero.
-        ``always``: however few samples there are, so that all processes do the same.
         """
-        size = len(losses)
-        if size < 2 and not always:
-            return
-        ends = torch.zeros(3, size, dtype=losses.dtype, device=losses.device)
+        ends = torch.zeros(3, len(losses), dtype=losses.dtype, device=losses.device)
         ends[0, 0] = ends[1, -1] = 1.0
         ends[2, 1:-1] = 1.0
         for weights in ends:
             self._differentiate(losses, weights)
-        for parameter in self._parameters.values():
-            parameter.grad = None
 
     def backward(
-        self, losses: torch.Tensor, *, step: int, samples: Samples, units: UnitRows | None = None
+        self,
+        losses: torch.Tensor,
+        *,
+        step: int,
+        samples: Samples,
+        units: UnitRows | None = None,
+        apart: bool = False,
     ) -> torch.Tensor:
         """Return squared norms over all layers, shape (B,); what they are of is in :attr:`contributions`.
 
-        ``samples``: identities of rows, or of units.
+        ``samples``: identities of rows, or of units. ``apart``: whether to run :meth:`check_apart` before.
         """
+        for layer in self.layers:
+            if not layer.module.training:
+                raise TrainingStateError(f"{layer.name} is in evaluation mode: call model.train()")
+        if self._buffers:
+            check_buffers(self.model, self._buffers, "samples")
+        if not self._forward:
+            raise TrainingStateError("no forward pass since the last micro-batch: call the model before this call")
+        if apart:
+            self.check_apart(losses)
         for parameter in self._parameters.values():
             parameter.grad = None  # what was left there would be added to
         self._at, self._units, self._size, self._expected = (step, samples), units, len(losses), True
         self._elsewhere.clear()
         # A shard's whole parameter is not in the model then. Nothing else gets a gradient of private rows.
-        inputs = None if self._policy.sharded else [self._anchor, *filter(_is_trained, self._parameters.values())]
+        inputs = None if self._policy.sharded else [self._anchor, *self._parameters.values()]
         try:
             losses.sum().backward(inputs=inputs)
         finally:
@@ -235,80 +229,16 @@ class Capture:
             if not (model.training and torch.is_grad_enabled()) or self._expected:
                 return
             self._buffers = buffer_versions(model)
-            for name, parameter in model.named_parameters():
-                known = self._parameters.get(name)
-                if known is not parameter and not _is_whole(parameter, known):
-                    how = "replaced" if name in self._parameters else "added"
-                    todo = "change parameters before that, or their .data alone"
-                    raise TrainingStateError(f"{name} was {how} since the model was made private: {todo}")
             if self._forward:
                 raise TrainingStateError(f"a second forward pass in one micro-batch.\nFix: {_SEVERAL_CALLS}")
 
         return torch.compiler.disable(start)
 
-    def _follow(self, layer: Layer) -> None:
+    def _follow_whole(self, layer: WholeModule) -> None:
         module = layer.module
-        if isinstance(layer, WholeModule):
 
-            def take(parameter: nn.Parameter, gradients: torch.Tensor) -> None:
-                self._arrives(layer, [parameter], gradients)
-
-            forward = SampleWiseForward(layer.name, module, lambda: self.batch_size, take, self._anchor)
-            self._apart.append(forward)
-            before, after = torch.compiler.disable(forward.before), torch.compiler.disable(forward.after)
-            self._handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
-            self._handles.append(module.register_forward_hook(self._watch_whole(layer), prepend=True))
-            options = {"prepend": True, "with_kwargs": True, "always_call": True}
-            self._handles.append(module.register_forward_hook(after, **options))
-            return
-        self._handles.append(module.register_forward_pre_hook(self._before(module), with_kwargs=True))
-        after = module.register_forward_hook(self._after(layer), prepend=True, with_kwargs=True, always_call=True)
-        self._handles.append(after)
-        self._first_hooks[module] = after.id
-
-    def _before(self, module: nn.Module) -> Callable[..., Any]:
-        patched = "forward" in vars(module)
-
-        def before(called: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        def watch(called: nn.Module, args: tuple[Any, ...], output: Any) -> None:
             if called is not module or not (module.training and torch.is_grad_enabled()):
-                return None
-            if ("forward" in vars(module)) != patched:
-                raise TrainingStateError(f"the forward pass of a {type(module).__name__} was replaced: do so before")
-            trained = [value for value in module.parameters(recurse=False) if value.requires_grad]
-            self._constants[module] = [value.requires_grad_(False) for value in trained]
-            if isinstance(module, nn.Embedding) and args and args[0].ndim > 1 and len(args[0]) == 1:
-                return (args[0].expand(self.batch_size, *args[0].shape[1:]), *args[1:]), kwargs
-            return None
-
-        return torch.compiler.disable(before)
-
-    def _after(self, layer: Layer) -> Callable[..., Any]:
-        module, owned = layer.module, is_torch_layer(layer.module)
-
-        def after(called: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
-            trained = self._constants.pop(module, None) if called is module else None
-            if trained is None:
-                return None
-            for value in trained:
-                value.requires_grad_(True)
-            if output is None:  # the forward pass failed
-                return None
-            if next(iter(module._forward_hooks)) != self._first_hooks[module]:
-                raise TrainingStateError(f"a hook was put before hooks of {layer.name}: register it without prepend")
-            if not isinstance(output, torch.Tensor):
-                raise TrainingStateError(
-                    f"{layer.name} returns {type(output).__name__}, not a tensor: name it in whole"
-                )
-            if not self._expected:  # not what a checkpoint runs again
-                self._forward[layer] += 1
-            inputs = [value for value in tree_leaves((args, kwargs)) if isinstance(value, torch.Tensor)]
-            return _Tap.apply(partial(self._arrives, layer), owned, output, self._anchor, *inputs)
-
-        return torch.compiler.disable(after)
-
-    def _watch_whole(self, layer: WholeModule) -> Callable[..., None]:
-        def watch(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-            if module is not layer.module or not (module.training and torch.is_grad_enabled()):
                 return
             if not self._expected:
                 self._forward[layer] += 1
@@ -316,7 +246,53 @@ class Capture:
                 if isinstance(value, torch.Tensor) and value.requires_grad:
                     value.register_hook(partial(self._asks, layer.name, output_axis(module, place)))
 
-        return torch.compiler.disable(watch)
+        take = partial(self._arrives, layer)
+        forward = SampleWiseForward(layer.name, module, lambda: self.batch_size, take, self._anchor)
+        self._apart.append(forward)
+        before, watch, after = map(torch.compiler.disable, (forward.before, watch, forward.after))
+        self._handles += [
+            module.register_forward_pre_hook(before, with_kwargs=True),
+            module.register_forward_hook(watch, prepend=True),
+            module.register_forward_hook(after, prepend=True, with_kwargs=True, always_call=True),
+        ]
+
+    def _follow(self, layer: Layer) -> None:
+        module, patched = layer.module, "forward" in vars(layer.module)
+        owned = known_kind(module) is not None
+        constants: list[list[nn.Parameter]] = []  # of forward passes that run
+
+        def before(called: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            if called is not module or not (module.training and torch.is_grad_enabled()):
+                return None
+            if ("forward" in vars(module)) != patched:
+                raise TrainingStateError(f"the forward pass of a {type(module).__name__} was replaced: do so before")
+            trained = [value for value in module.parameters(recurse=False) if value.requires_grad]
+            constants.append([value.requires_grad_(False) for value in trained])
+            if isinstance(module, nn.Embedding) and args and args[0].ndim > 1 and len(args[0]) == 1:
+                return (args[0].expand(self.batch_size, *args[0].shape[1:]), *args[1:]), kwargs
+            return None
+
+        def after(called: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+            if called is not module or not constants:
+                return None
+            for value in constants.pop():
+                value.requires_grad_(True)
+            if output is None:  # the forward pass failed
+                return None
+            if next(iter(module._forward_hooks)) != first.id:
+                raise TrainingStateError(f"a hook was put before hooks of {layer.name}: register it without prepend")
+            if not isinstance(output, torch.Tensor):
+                found = f"{layer.name} returns {type(output).__name__}, not a tensor"
+                raise TrainingStateError(f"{found}: name it in whole")
+            if not self._expected:  # not what a checkpoint runs again
+                self._forward[layer] += 1
+            inputs = [value for value in tree_leaves((args, kwargs)) if isinstance(value, torch.Tensor)]
+            return Tap.apply(partial(self._arrives, layer), owned, output, self._anchor, *inputs)
+
+        before, after = torch.compiler.disable(before), torch.compiler.disable(after)
+        self._handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
+        first = module.register_forward_hook(after, prepend=True, with_kwargs=True, always_call=True)
+        self._handles.append(first)
 
     # The backward pass.
 
@@ -331,10 +307,7 @@ class Capture:
         if not len(gradient):
             return
         if not self._expected:
-            raise TrainingStateError(
-                "a backward pass other than the one of accumulate().\n"
-                f"Fix: {_OUTSIDE}, or model.eval() before the forward pass"
-            )
+            raise TrainingStateError(_OUTSIDE)
         assert size is not None
         first = gradient if is_whole else inputs[0]
         if len(first) != size or len(gradient) != size:
@@ -363,10 +336,9 @@ class Capture:
             raise ParameterError("samples", name, _MIXED)
 
     def _plain(self, name: str, parameter: torch.Tensor) -> None:
-        gradient = parameter.grad
+        gradient, parameter.grad = parameter.grad, None
         if self._expected and gradient is not None and bool(getattr(gradient, "_local_tensor", gradient).any()):
             self._elsewhere.append(name)
-        parameter.grad = None
 
     def _measure(self, layer: Layer) -> None:
         uses, units = self.waiting.pop(layer), self._units
@@ -391,35 +363,10 @@ class Capture:
         self.contributions += [(layer, contribution) for contribution in contributions]
 
 
-class _Tap(torch.autograd.Function):  # type: ignore[misc]  # torch is skipped by mypy
-    """A layer's output, as a function of its inputs and of an anchor that get no gradient from it.
-
-    Autograd saves the inputs: changing them in place is an error, and a checkpoint drops them and computes them again.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any, take: Any, owned: bool, output: torch.Tensor, anchor: torch.Tensor, *inputs: torch.Tensor
-    ) -> torch.Tensor:
-        ctx.take, ctx.count = take, len(inputs)
-        ctx.save_for_backward(*inputs)
-        # Torch's own layers save none of their outputs, so these may be changed in place, as no view may.
-        return output.data if owned else output.view_as(output)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        ctx.take(ctx.saved_tensors, gradient)
-        return (None, None, gradient, None, *(None,) * ctx.count)
-
-
 def check_buffers(model: nn.Module, before: Mapping[str, tuple[int, int]], others: str) -> None:
     """Raise if a buffer has changed, which would hold ``others``."""
     if changed := buffer_versions(model).items() ^ before.items():
         raise TrainingStateError(f"a forward pass changes buffer {min(changed)[0]}, which would hold other {others}")
-
-
-def _is_trained(value: torch.Tensor) -> bool:
-    return value.requires_grad
 
 
 def check_parameters(losses: torch.Tensor, model: nn.Module) -> None:
@@ -457,13 +404,6 @@ def check_losses(losses: Any, size: int | None = None, *, needs_graph: bool = Tr
     if float(factor) >= 128.0 and math.log2(float(factor)).is_integer():  # of a GradScaler: 65536, halved and doubled
         todo = "losses are in float32 and clipped, so that nothing underflows: leave the GradScaler out"
         raise TrainingStateError(f"the losses were multiplied by a GradScaler's scale: {todo}")
-
-
-def _is_whole(parameter: nn.Parameter, known: nn.Parameter | None) -> bool:
-    """Return whether it is what ``fully_shard`` gathers of a shard, which the model's own keeps after an evaluation."""
-    if known is None or not hasattr(known, "device_mesh"):
-        return False
-    return not hasattr(parameter, "device_mesh") and known.shape == parameter.shape
 
 
 def _stays_fixed(name: str, module: nn.Module, args: tuple[Any, ...]) -> None:

@@ -21,9 +21,9 @@ from torch.nn import functional
 
 from dprmt.training.clipping._modules import Body
 from dprmt.training.clipping._optimizer import sum_of
-from dprmt.training.clipping._units import UnitRows, Use
+from dprmt.training.clipping._units import UnitRows, Use, by_token
 from dprmt.training.norms import LayerRecord, NormEstimator
-from dprmt.training.norms._clipping import full_precision, sum_of_squares, token_factors
+from dprmt.training.norms._clipping import as_tokens, full_precision, sum_of_squares
 from dprmt.training.norms._estimators import HutchinsonEstimator, layer_record
 from dprmt.training.norms._exact import MEMORY_BUDGET
 from dprmt.training.norms._probes import SampleId
@@ -39,14 +39,12 @@ class NormPolicy:
 
     ``form``: whether exact norms use formed gradients, even where Gram matrices are cheaper. ``memory_budget``:
     largest number of bytes formed of a layer in one block, in addition to what is kept. ``sharded``: whether
-    parameters are whole only while their layer computes, so that nothing can be formed twice. ``whole``: names of
-    modules that run sample by sample although hooks could follow their layers.
+    parameters are whole only while their layer computes, so that nothing can be formed twice.
     """
 
     estimator: NormEstimator | None = None
     tokens: int | None = None
     form: bool = False
-    whole: frozenset[str] = frozenset()
     memory_budget: int = MEMORY_BUDGET
     sharded: bool = False
 
@@ -55,12 +53,6 @@ class NormPolicy:
         """The estimator if layers whose exact norm is cheaper are estimated too, so that a finite rank is claimed."""
         estimator = self.estimator
         return estimator if isinstance(estimator, HutchinsonEstimator) and estimator.everything else None
-
-    def estimates(self, rows: int, columns: int) -> NormEstimator | None:
-        """Return the estimator for a layer of this shape, by the shape alone; None if its norm is to be exact."""
-        if self.estimator is None:
-            return None
-        return self.estimator if self.everything or self.estimator.is_cheaper(rows, columns) else None
 
 
 class Contribution(Protocol):
@@ -79,7 +71,7 @@ Measured: TypeAlias = tuple[torch.Tensor, list[Contribution]]
 class Layer(Protocol):
     """A module with trainable parameters: how its gradients are normed, and summed once clip factors are known.
 
-    A new kind of layer is a class with these members, and a line in `_layer` of `_matrix_layers`.
+    A new kind of layer is a class with these members, a line in `_layer` of `_matrix_layers`, and a kind in `kind_of`.
     """
 
     name: str
@@ -87,9 +79,8 @@ class Layer(Protocol):
     module: nn.Module
     per_token: bool
     """Whether samples have tokens, all axes between first and last, on which the rounding or the rank depends."""
-
-    def records(self) -> list[LayerRecord]:
-        """Return the records for the accountant."""
+    records: list[LayerRecord]
+    """The records for the accountant."""
 
     def terms(self, tokens: int) -> int:
         """Return the longest chain of additions, see ``rounding_margin``, at T tokens: more of these, no fewer
@@ -106,13 +97,8 @@ class Layer(Protocol):
 
 def joined(uses: Sequence[Use]) -> Use:
     """Join inputs and output gradients of several uses along T, because a layer has one gradient."""
-    several = [gradients.flatten(1, -2) if gradients.ndim > 2 else gradients[:, None] for _, gradients in uses]
-    shapes = [
-        (*gradients.shape[:2], -1) if inputs[0].is_floating_point() else gradients.shape[:2]
-        for (inputs, _), gradients in zip(uses, several, strict=True)
-    ]
-    activations = [inputs[0].reshape(shape) for (inputs, _), shape in zip(uses, shapes, strict=True)]
-    return [torch.cat(activations, 1)], torch.cat(several, 1)
+    activations, gradients = zip(*map(by_token, uses), strict=True)
+    return [torch.cat(activations, 1)], torch.cat(gradients, 1)
 
 
 def row_gradient(layer: Layer, uses: Sequence[Use] | None, row: int) -> dict[nn.Parameter, torch.Tensor]:
@@ -144,8 +130,8 @@ def row_gradient(layer: Layer, uses: Sequence[Use] | None, row: int) -> dict[nn.
 # gradients lie in memory makes no difference.
 
 Gradients = Mapping[nn.Parameter, torch.Tensor]
-GradSampler = Callable[[nn.Module, Sequence[torch.Tensor], torch.Tensor], Gradients]
-"""A function of module, inputs and output gradients."""
+Formula = Callable[[nn.Module, torch.Tensor, torch.Tensor], Mapping[str, torch.Tensor]]
+"""From a module, its one input and its output gradients to samples' gradients, by name of the parameter."""
 
 
 @dataclass(frozen=True)
@@ -193,9 +179,11 @@ class FormedAgain:
 class FormedLayer:
     """Normalizations, convolutions, single biases, and custom layers.
 
-    Norms are exact. If everything is estimated, each parameter's gradient is a matrix of one row; ``parameters`` are
-    by the names under which they are then recorded. Exact norms of gradients that exceed both the memory budget and the
-    layer's inputs and output gradients are of a few samples at a time.
+    Norms are exact. If everything is estimated, each parameter's gradient is a matrix of one row; ``parameters``, by
+    default all of the module's own, are by the names under which they are then recorded. Exact norms of gradients that
+    exceed both the memory budget and the layer's inputs and output gradients are of a few samples at a time.
+
+    ``formula``: by default the one for the module's type, or else a run of the module for each sample.
     """
 
     per_token = False
@@ -204,19 +192,19 @@ class FormedLayer:
         self,
         name: str,
         module: nn.Module,
-        parameters: Mapping[str, nn.Parameter],
         policy: NormPolicy,
-        sampler: GradSampler,
+        parameters: Mapping[str, nn.Parameter] | None = None,
+        formula: Formula | None = None,
     ) -> None:
-        self.name, self.module, self._sampler = name, module, sampler
+        self.name, self.module = name, module
+        self._formula = formula or _GRADIENT_FORMULAS.get(type(module), _by_running_again)
+        if parameters is None:
+            parameters = {f"{name}.{inside}": value for inside, value in module.named_parameters(recurse=False)}
         self._names = {parameter: own for own, parameter in parameters.items() if parameter.requires_grad}
         self._estimator, self._budget = policy.everything, sys.maxsize if policy.sharded else policy.memory_budget
-
-    def records(self) -> list[LayerRecord]:
-        """See `Layer`."""
-        if self._estimator is None:
-            return [LayerRecord(self.name)]
-        return [layer_record(self._estimator, name, 1, value.numel()) for value, name in self._names.items()]
+        self.records = [LayerRecord(name)]
+        if self._estimator is not None:
+            self.records = [layer_record(self._estimator, own, 1, value.numel()) for value, own in self._names.items()]
 
     def terms(self, tokens: int) -> int:
         """See `Layer`."""
@@ -224,11 +212,14 @@ class FormedLayer:
 
     def measure(self, uses: Sequence[Use], step: int, samples: Samples, units: UnitRows | None = None) -> Measured:
         """See `Layer`."""
-        if units is None and self._estimator is None and (few := self._few_samples(uses)) < len(uses[0][1]):
-            size = len(uses[0][1])
-            parts = [slice(first, min(first + few, size)) for first in range(0, size, few)]
-            again = FormedAgain(partial(self._formed, uses), parts)
-            return again.squared_norms(), [again]
+        if units is None and self._estimator is None:
+            size, each = len(uses[0][1]), sum(value.numel() * max(value.itemsize, 4) for value in self._names)
+            stored = sum(value.nbytes for inputs, gradients in uses for value in (*inputs, gradients))
+            few = max(1, self._budget // each)
+            if few < size and size * each > stored:
+                parts = [slice(first, min(first + few, size)) for first in range(0, size, few)]
+                again = FormedAgain(partial(self._formed, uses), parts)
+                return again.squared_norms(), [again]
         totals: Gradients = self._formed(uses).values
         if units is not None:
             totals = {parameter: units.summed(value) for parameter, value in totals.items()}
@@ -239,17 +230,17 @@ class FormedLayer:
     def _formed(self, uses: Sequence[Use], part: slice = slice(None)) -> PerSampleGradients:
         totals: dict[nn.Parameter, torch.Tensor] = {}
         for inputs, gradients in uses:
-            own = list(inputs) if part == slice(None) else [value[part] for value in inputs]
-            for parameter, value in self._sampler(self.module, own, gradients[part]).items():
+            own = inputs if part == slice(None) else [value[part] for value in inputs]
+            for parameter, value in self._of_use(own, gradients[part]).items():
                 totals[parameter] = value if parameter not in totals else totals[parameter] + value
         return PerSampleGradients(totals)
 
-    def _few_samples(self, uses: Sequence[Use]) -> int:
-        """Return how many samples' gradients are formed in one block: all, unless they exceed the memory budget."""
-        each = sum(parameter.numel() * max(parameter.itemsize, 4) for parameter in self._names)
-        stored = sum(value.nbytes for inputs, gradients in uses for value in (*inputs, gradients))
-        size = len(uses[0][1])
-        return size if size * each <= max(self._budget, stored) else max(1, self._budget // each)
+    def _of_use(self, inputs: Sequence[torch.Tensor], gradients: torch.Tensor) -> Gradients:
+        x, module = inputs[0], self.module
+        dtype = torch.promote_types(torch.promote_types(x.dtype, gradients.dtype), torch.float32)
+        with full_precision(gradients.device):
+            values = self._formula(module, x.to(dtype) if x.is_floating_point() else x, gradients.to(dtype))
+        return {getattr(module, name): value for name, value in values.items() if getattr(module, name).requires_grad}
 
     def _estimates(self, gradients: Gradients, step: int, samples: Samples) -> torch.Tensor:
         assert self._estimator is not None
@@ -268,43 +259,18 @@ class WholeModule(FormedLayer):
     """
 
     def __init__(self, name: str, module: nn.Module, policy: NormPolicy) -> None:
-        parameters = {f"{name}.{inside}": parameter for inside, parameter in module.named_parameters()}
-        super().__init__(name, module, parameters, policy, _as_they_are)
+        super().__init__(name, module, policy, {f"{name}.{inside}": own for inside, own in module.named_parameters()})
+        self._budget = sys.maxsize  # the backward pass has formed them already
 
-    def _few_samples(self, uses: Sequence[Use]) -> int:
-        return len(uses[0][1])  # formed already, by the backward pass
-
-
-def formed_layer(name: str, module: nn.Module, policy: NormPolicy) -> FormedLayer:
-    """Choose a formula for the type of the module, or else run it on each sample again."""
-    sampler = _GRADIENT_FORMULAS.get(type(module), _by_running_again)
-    parameters = {f"{name}.{inside}": parameter for inside, parameter in module.named_parameters(recurse=False)}
-    return FormedLayer(name, module, parameters, policy, partial(_in_float32_at_least, sampler))
+    def _of_use(self, inputs: Sequence[torch.Tensor], gradients: torch.Tensor) -> Gradients:
+        (parameter,) = inputs
+        return {parameter: gradients}
 
 
-def bias_alone(module: nn.Module, inputs: Sequence[torch.Tensor], gradients: torch.Tensor) -> Gradients:
-    """Return a sampler: a linear layer's bias, in float32 or float64."""
-    (per_token,) = token_factors(gradients=gradients)
-    return {module.bias: per_token.sum(1)}
-
-
-def _as_they_are(module: nn.Module, inputs: Sequence[torch.Tensor], gradients: torch.Tensor) -> Gradients:
-    (parameter,) = inputs
-    return {parameter: gradients}
-
-
-# Samplers of modules with one floating input: by name of the parameter, the trainable ones' gradients.
-_GradientFormula = Callable[[nn.Module, torch.Tensor, torch.Tensor], Mapping[str, torch.Tensor]]
-
-
-def _in_float32_at_least(
-    sampler: _GradientFormula, module: nn.Module, inputs: Sequence[torch.Tensor], gradients: torch.Tensor
-) -> Gradients:
-    dtype = torch.promote_types(torch.promote_types(inputs[0].dtype, gradients.dtype), torch.float32)
-    x = inputs[0].to(dtype) if inputs[0].is_floating_point() else inputs[0]
-    with full_precision(gradients.device):
-        values = sampler(module, x, gradients.to(dtype))
-    return {getattr(module, name): value for name, value in values.items() if getattr(module, name).requires_grad}
+def bias_alone(module: nn.Module, x: torch.Tensor, gradients: torch.Tensor) -> Mapping[str, torch.Tensor]:
+    """Sum a linear layer's output gradients over the tokens."""
+    (per_token,) = as_tokens(gradients)
+    return {"bias": per_token.sum(1)}
 
 
 def _convolution(module: nn.Module, x: torch.Tensor, gradients: torch.Tensor) -> Mapping[str, torch.Tensor]:
@@ -352,7 +318,7 @@ def _by_running_again(module: nn.Module, x: torch.Tensor, gradients: torch.Tenso
     return {name.removeprefix("module."): value for name, value in found.items()}
 
 
-_GRADIENT_FORMULAS: dict[type[nn.Module], _GradientFormula] = {
+_GRADIENT_FORMULAS: dict[type[nn.Module], Formula] = {
     **dict.fromkeys((nn.Conv1d, nn.Conv2d, nn.Conv3d), _convolution),
     **dict.fromkeys((nn.LayerNorm, nn.RMSNorm, nn.GroupNorm), _normalization),
     **dict.fromkeys((nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d), _normalization),

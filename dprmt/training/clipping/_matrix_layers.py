@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
 import math
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import nn
 
 from dprmt._validation import ParameterError, check_choice
-from dprmt.accounting import ExactNorms, Hutchinson, HutchPlusPlus, Norms
+from dprmt.accounting import Hutchinson, HutchPlusPlus, Norms
 from dprmt.training.clipping._formed_layers import (
     UNKNOWN_TOKENS,
     Contribution,
@@ -24,9 +24,8 @@ from dprmt.training.clipping._formed_layers import (
     Samples,
     WholeModule,
     bias_alone,
-    formed_layer,
 )
-from dprmt.training.clipping._modules import embedding_scale, is_matrix, is_whole, tied_tables
+from dprmt.training.clipping._modules import Kind, Trained
 from dprmt.training.clipping._optimizer import add_product, sum_dtype, sum_of
 from dprmt.training.clipping._units import UnitRows, Use
 from dprmt.training.norms import (
@@ -38,13 +37,7 @@ from dprmt.training.norms import (
     exact_squared_norms,
     ghost_squared_norms,
 )
-from dprmt.training.norms._clipping import (
-    cancellation_allowance,
-    full_precision,
-    is_conv1d,
-    sum_of_squares,
-    token_factors,
-)
+from dprmt.training.norms._clipping import as_tokens, cancellation_allowance, full_precision, sum_of_squares
 from dprmt.training.norms._estimators import layer_record
 from dprmt.training.norms._exact import embedding_rows, gram_entries
 from dprmt.training.recipes import NORMS, NormsRecipe
@@ -67,7 +60,7 @@ class Factors:
 
     def formed(self) -> PerSampleGradients:
         """Form every sample's product."""
-        a, g = token_factors(activations=self.activations, gradients=self.gradients)
+        a, g = as_tokens(self.activations, self.gradients)
         left, right = (a, g) if self.inputs_first else (g, a)
         with full_precision(a.device):
             values = {self.weight: left.transpose(1, 2) @ right}
@@ -75,7 +68,7 @@ class Factors:
 
     def add_to_sums(self, factors: torch.Tensor, kept: torch.Tensor | slice) -> None:
         """See `Contribution`."""
-        both = token_factors(activations=self.activations[kept], gradients=self.gradients[kept])
+        both = as_tokens(self.activations[kept], self.gradients[kept])
         a, g = (factor.to(sum_dtype(self.weight)) for factor in both)
         g = g * factors.to(g)[:, None, None]
         left, right = (a, g) if self.inputs_first else (g, a)
@@ -85,8 +78,12 @@ class Factors:
                 sum_of(self.bias).add_(g.sum((0, 1)))
 
 
-class FactoredLayer:
-    """A weight whose per-sample gradient is AᵀG, d × p: how its norm is obtained is decided by the shape alone."""
+class LinearLayer:
+    """Linear or Conv1D with a trainable weight, whose gradients are AᵀG, d × p; a trainable bias is treated with it.
+
+    How the norm is obtained is decided by the shape alone. ``sizes``: d and p, if factors are not inputs and output
+    gradients; then the bias is left out. ``gram``: the least precise dtype of Gram matrices.
+    """
 
     per_token = True
 
@@ -95,25 +92,19 @@ class FactoredLayer:
         name: str,
         module: nn.Module,
         policy: NormPolicy,
-        sizes: tuple[int, int],
-        *,
-        with_bias: bool = False,
-        inputs_first: bool = False,
+        sizes: tuple[int, int] | None = None,
         gram: torch.dtype = torch.float32,
     ) -> None:
-        self.name, self.module, self._policy, self._sizes = name, module, policy, sizes
-        self._has_bias = with_bias and module.bias is not None and module.bias.requires_grad
-        self._inputs_first = inputs_first
-        self._gram = gram  # the least precise dtype of Gram matrices
-        self._estimator = policy.estimates(*sizes)  # None if the norm is exact
-        self._terms = sum(sizes) + 1 + (policy.tokens or UNKNOWN_TOKENS)
-
-    def records(self) -> list[LayerRecord]:
-        """See `Layer`."""
-        if self._estimator is None:
-            return [LayerRecord(self.name)]
-        options: dict[str, Any] = {"bias": self._has_bias, "tokens": self._policy.tokens}
-        return [layer_record(self._estimator, self.name, *self._sizes, **options)]
+        self.name, self.module, self._policy, self._gram = name, module, policy, gram
+        self._inputs_first = sizes is None and not isinstance(module, nn.Linear)  # Conv1D
+        self._has_bias = sizes is None and module.bias is not None and module.bias.requires_grad
+        self._sizes = d, p = sizes or tuple(module.weight.shape if self._inputs_first else module.weight.shape[::-1])
+        self._terms = d + p + 1 + (policy.tokens or UNKNOWN_TOKENS)
+        self._estimator, self.records = policy.estimator, [LayerRecord(name)]
+        if self._estimator is not None and not (policy.everything or self._estimator.is_cheaper(d, p)):
+            self._estimator = None
+        if self._estimator is not None:
+            self.records = [layer_record(self._estimator, name, d, p, bias=self._has_bias, tokens=policy.tokens)]
 
     def terms(self, tokens: int) -> int:
         """See `Layer`; of products that are formed, to be summed later in another order, only the tokens are added."""
@@ -124,53 +115,36 @@ class FactoredLayer:
     def measure(self, uses: Sequence[Use], step: int, samples: Samples, units: UnitRows | None = None) -> Measured:
         """Measure estimated norms, norms of formed gradients, or norms by Gram matrices with an allowance for tokens
         that cancel.
+
+        Gram matrices are taken if (d + p) products an entry are fewer than T·d·p; they are twice as expensive in
+        float64. A gradient no larger than its factors is formed and kept instead of them. That costs nothing, because
+        the sum needs no other product.
         """
         (a, *_), g = uses[0]
-        bias = self._has_bias
-        factors = Factors(self.module.weight, self.module.bias if bias else None, self._inputs_first, a, g)
+        (d, p), bias, weight = self._sizes, self._has_bias, self.module.weight
+        factors = Factors(weight, self.module.bias if bias else None, self._inputs_first, a, g)
         present = math.prod(g.shape[1:-1])
         tokens = self._policy.tokens or present  # public if given: not the batch's padding
+        enough = d * p / (d + p)  # tokens with which factors are as large as the gradient
+        price = 2 if self._gram == torch.float64 and weight.dtype != torch.float64 else 1
         if self._estimator is not None:
             named = {"layer": self.name, "step": step, "samples": samples}
             squared = self._estimator.squared_norms(a, g, bias=bias, **named)  # type: ignore[arg-type]
-        elif self.takes_gram_matrices(tokens):
-            own, other = token_factors(activations=a, gradients=g)
+        elif not self._policy.form and tokens < enough and price * gram_entries(tokens) < tokens * enough:
+            own, other = as_tokens(a, g)
             dtype = torch.promote_types(own.dtype, self._gram)
             squared = ghost_squared_norms(own.to(dtype), other.to(dtype), bias=bias)
-        elif self._keeps_formed(present):
+        elif present >= enough:
             formed = factors.formed()
             return formed.squared_norms(), [formed]
         else:
             squared = exact_squared_norms(a, g, bias=bias, memory_budget=self._policy.memory_budget)
-        both = torch.promote_types(a.dtype, g.dtype) == sum_dtype(self.module.weight) == torch.float64
+        both = torch.promote_types(a.dtype, g.dtype) == sum_dtype(weight) == torch.float64
         dtype = torch.float64 if both else torch.float32  # the less precise one of norm's and sum's
         return squared + cancellation_allowance(a, g, terms=self._terms, bias=bias, dtype=dtype), [factors]
 
-    def takes_gram_matrices(self, tokens: int) -> bool:
-        """True if (d + p) products an entry of a Gram matrix are fewer than T·d·p; twice as expensive in float64.
 
-        A gradient that is kept as it was formed costs nothing, as it takes the place of the sum's own product.
-        """
-        if self._policy.form or self._keeps_formed(tokens):
-            return False
-        price = 2 if self._gram == torch.float64 and self.module.weight.dtype != torch.float64 else 1
-        return price * gram_entries(tokens) * sum(self._sizes) < tokens * math.prod(self._sizes)
-
-    def _keeps_formed(self, tokens: int) -> bool:
-        """Return whether gradients are no larger than their factors: then they are formed, and kept in their place."""
-        return math.prod(self._sizes) <= tokens * sum(self._sizes)
-
-
-class LinearLayer(FactoredLayer):
-    """Linear or Conv1D with a trainable weight; a trainable bias is treated together with it."""
-
-    def __init__(self, name: str, module: nn.Module, policy: NormPolicy) -> None:
-        inputs_first = is_conv1d(module)
-        d, p = module.weight.shape if inputs_first else module.weight.shape[::-1]
-        super().__init__(name, module, policy, (d, p), with_bias=True, inputs_first=inputs_first)
-
-
-class ProjectedLayer(FactoredLayer):
+class ProjectedLayer(LinearLayer):
     """Linear or Conv1D whose weight is trained in a subspace: the longer side of the gradient is multiplied by P.
 
     With output gradients G (B, T, p) and activations A (B, T, d), the gradient of a Linear's weight is GᵀA, p × d. If p
@@ -184,15 +158,12 @@ class ProjectedLayer(FactoredLayer):
         assert matrix is not None  # this kind is chosen for weights of the subspaces
         rows = matrix.m if subspaces.kind == "svd" else matrix.rank
         super().__init__(name, module, policy, (matrix.n, rows), gram=torch.float64)
-        self._subspaces, self._matrix, apart = subspaces, matrix, f"{name}.bias"
-        self._projects_inputs = (matrix.axis == 0) == (is_conv1d(module))
+        self._subspaces, apart = subspaces, f"{name}.bias"
+        self._projects_inputs = (matrix.axis == 1) == isinstance(module, nn.Linear)
         self._bias_layer: FormedLayer | None = None
         if bias is not None and bias.requires_grad:
-            self._bias_layer = FormedLayer(apart, module, {apart: bias}, policy, bias_alone)
-
-    def records(self) -> list[LayerRecord]:
-        """See `Layer`."""
-        return super().records() + ([] if self._bias_layer is None else self._bias_layer.records())
+            self._bias_layer = FormedLayer(apart, module, policy, {apart: bias}, bias_alone)
+            self.records += self._bias_layer.records
 
     def terms(self, tokens: int) -> int:
         """See `Layer`."""
@@ -202,7 +173,7 @@ class ProjectedLayer(FactoredLayer):
         """See `Layer`."""
         self._subspaces.check_shapes(self.module.weight)
         inputs, gradients = uses[0]
-        a, g = token_factors(activations=inputs[0], gradients=gradients)
+        a, g = as_tokens(inputs[0], gradients)
         long, short = (a, g) if self._projects_inputs else (g, a)
         projector = self._subspaces.projector(self.module.weight)
         if projector is not None:
@@ -243,16 +214,12 @@ class EmbeddingLayer:
     per_token = True
 
     def __init__(self, name: str, module: nn.Embedding, policy: NormPolicy) -> None:
-        self.name, self.module, self._tokens = name, module, policy.tokens
-        self._scale = embedding_scale(module)
-        self._estimator = policy.everything
-
-    def records(self) -> list[LayerRecord]:
-        """See `Layer`."""
-        if self._estimator is None:
-            return [LayerRecord(self.name)]
-        rows, columns = self.module.num_embeddings, self.module.embedding_dim
-        return [layer_record(self._estimator, self.name, rows, columns, tokens=self._tokens)]
+        self.name, self.module = name, module
+        self._scale = 1.0 if type(module) is nn.Embedding else float(module.embed_scale)
+        self._estimator, self.records = policy.everything, [LayerRecord(name)]
+        if self._estimator is not None:
+            sizes = module.num_embeddings, module.embedding_dim
+            self.records = [layer_record(self._estimator, name, *sizes, tokens=policy.tokens)]
 
     def terms(self, tokens: int) -> int:
         """See `Layer`."""
@@ -269,10 +236,10 @@ class EmbeddingLayer:
         if self._estimator is None:
             squares = torch.zeros(len(tokens), dtype=torch.float64, device=rows.device)
             return squares.index_add_(0, owners, sum_of_squares(rows)), [contribution]
-        norms = self._estimator.embedding_squared_norms(
-            tokens, gradients, layer=self.name, step=step, samples=samples, padding_idx=padding
+        squared = self._estimator.embedding_squared_norms(
+            owners, rows, len(tokens), layer=self.name, step=step, samples=samples
         )
-        return norms, [contribution]
+        return squared, [contribution]
 
 
 # One table that several layers use: input embeddings and the head of a language model, or encoder and decoder.
@@ -281,8 +248,6 @@ class EmbeddingLayer:
 # squared norm is the sum of their squared norms and of twice their inner products. These are formed from what the
 # layers keep for the sum: rows by token for an embedding, inputs and output gradients for a head. With R a row for
 # token v, and A and G of the head, ⟨R, GᵀA⟩ = Σ_t G_tv ⟨R, A_t⟩: nothing as large as a table is formed.
-
-_PARTS = (EmbeddingRows, Factors, PerSampleGradients)
 
 
 def add_inner_products(
@@ -294,30 +259,34 @@ def add_inner_products(
     """
     found = torch.zeros_like(squared, dtype=torch.float64)
     for weight in tied:
-        parts = [part for part in contributions if isinstance(part, _PARTS) and weight in set(_weights(part))]
-        for one, other in itertools.combinations(parts, 2):
-            found += _inner_products(one, other, weight, len(squared)).to(found)
+        tables = [part for part in contributions if isinstance(part, EmbeddingRows) and part.weight is weight]
+        heads: list[Contribution] = [
+            part
+            for part in contributions
+            if (isinstance(part, Factors) and part.weight is weight)
+            or (isinstance(part, PerSampleGradients) and weight in part.values)
+        ]
+        for place, one in enumerate(tables):
+            for other in (*tables[place + 1 :], *heads):  # there is one head at most
+                found.index_add_(0, one.owners.to(found.device), _row_products(one, other).to(found))
     return (squared * (1.0 + 2.0 * rounding) + 2.0 * found).clamp(min=0.0)
 
 
-def _weights(part: EmbeddingRows | Factors | PerSampleGradients) -> Collection[nn.Parameter]:
-    return part.values if isinstance(part, PerSampleGradients) else (part.weight,)
-
-
-def _inner_products(one: object, other: object, weight: nn.Parameter, size: int) -> torch.Tensor:
-    if not isinstance(one, EmbeddingRows):
-        one, other = other, one
-    assert isinstance(one, EmbeddingRows)  # there is one layer of another kind at most
+def _row_products(one: EmbeddingRows, other: Contribution) -> torch.Tensor:
+    """Compute the inner product of each row with the row of the same sample and token in the other part."""
     rows = one.rows.double()
+    if isinstance(other, PerSampleGradients):
+        return (rows * other.values[one.weight][one.owners, one.tokens].double()).sum(1)
+    products = rows.new_zeros(len(rows))
     if isinstance(other, EmbeddingRows):
         mine, others = _matching(one, other)
-        products = rows.new_zeros(len(rows)).index_copy_(0, mine, (rows[mine] * other.rows[others].double()).sum(1))
-    elif isinstance(other, Factors):
-        products = _with_factors(one, rows, other)
-    else:
-        assert isinstance(other, PerSampleGradients)
-        products = (rows * other.values[weight][one.owners, one.tokens].double()).sum(1)
-    return torch.zeros(size, dtype=torch.float64, device=rows.device).index_add_(0, one.owners, products)
+        return products.index_copy_(0, mine, (rows[mine] * other.rows[others].double()).sum(1))
+    assert isinstance(other, Factors)
+    a, g = as_tokens(other.activations, other.gradients)
+    for sample in one.owners.unique().tolist():
+        own = one.owners == sample
+        products[own] = ((rows[own] @ a[sample].double().T) * g[sample][:, one.tokens[own]].double().T).sum(1)
+    return products
 
 
 def _matching(one: EmbeddingRows, other: EmbeddingRows) -> tuple[torch.Tensor, torch.Tensor]:
@@ -327,16 +296,6 @@ def _matching(one: EmbeddingRows, other: EmbeddingRows) -> tuple[torch.Tensor, t
     ordered, order = keys.sort(stable=True)
     twice = (ordered[1:] == ordered[:-1]).nonzero().flatten()  # in each of them a key comes once
     return order[twice], order[twice + 1] - len(one.owners)
-
-
-def _with_factors(one: EmbeddingRows, rows: torch.Tensor, head: Factors) -> torch.Tensor:
-    """Compute Σ_t G_tv ⟨R, A_t⟩ of each row, sample by sample."""
-    a, g = token_factors(activations=head.activations, gradients=head.gradients)
-    products = rows.new_zeros(len(rows))
-    for sample in one.owners.unique().tolist():
-        own = one.owners == sample
-        products[own] = ((rows[own] @ a[sample].double().T) * g[sample][:, one.tokens[own]].double().T).sum(1)
-    return products
 
 
 # Which kind of layer a module is, and the estimator that is wanted: decided by types and by what is asked for.
@@ -349,7 +308,7 @@ def wanted_estimator(norms: NormsWanted, generator: ProbeGenerator | None) -> No
     """Return the estimator, with a new secret unless probes come from a ``generator``; None for exact norms."""
     if isinstance(norms, NormEstimator):
         return norms
-    if isinstance(norms, ExactNorms) or norms in EXACT_NORMS:
+    if getattr(norms, "kind", norms) in EXACT_NORMS:
         return None
     generator = ProbeGenerator() if generator is None else generator
     if isinstance(norms, Hutchinson):
@@ -368,48 +327,44 @@ def wanted_estimator(norms: NormsWanted, generator: ProbeGenerator | None) -> No
         raise ParameterError(
             "norms", norms, f"one of {words}, a value such as Hutchinson(32, secret=False), or a NormEstimator"
         )
-    if norms.kind in EXACT_NORMS:
-        return None
     options = {"sketch": norms.sketch, "power_iteration": norms.power_iteration} if norms.kind == "hutch++" else {}
     make = NORMS.load(norms.kind)
     estimator: NormEstimator = make(probes=norms.probes, secret=norms.secret, generator=generator, **options)
     return estimator
 
 
-def plan_layers(
-    modules: Mapping[str, nn.Module], policy: NormPolicy, subspaces: Subspaces | None = None
-) -> list[Layer]:
+def plan_layers(modules: Mapping[str, Trained], policy: NormPolicy, subspaces: Subspaces | None = None) -> list[Layer]:
     """Choose how each trainable module's norms are computed."""
-    tied = tied_tables(modules.values())
+    uses = Counter(value for module, _ in modules.values() for value in module.parameters() if value.requires_grad)
     layers = []
-    for name, module in modules.items():
-        if getattr(module, "weight", None) not in tied:
-            layers.append(_layer(name, module, policy, subspaces))
+    for name, (module, kind) in modules.items():
+        weight = None if kind == "whole" else getattr(module, "weight", None)
+        if uses[weight] < 2:
+            layers.append(_layer(name, module, kind, policy, subspaces))
             continue
         # An estimate of one part and another of the other have no law together.
         if policy.everything is not None:
             allowed = f"without a rank: the norm of {name}.weight, which several layers share, is exact"
             raise ParameterError("norms", policy.everything.norms, allowed)
-        if subspaces is not None and module.weight in subspaces:
+        if subspaces is not None and weight in subspaces:
             raise ParameterError("subspaces", f"{name}.weight", "of weights that no other layer shares")
-        layers.append(_layer(name, module, replace(policy, estimator=None), None))
+        layers.append(_layer(name, module, kind, replace(policy, estimator=None), None))
     return layers
 
 
-def _layer(name: str, module: nn.Module, policy: NormPolicy, subspaces: Subspaces | None) -> Layer:
-    if is_whole(name, module, policy.whole):
+def _layer(name: str, module: nn.Module, kind: Kind, policy: NormPolicy, subspaces: Subspaces | None) -> Layer:
+    if kind == "whole":
         for inside, parameter in module.named_parameters():
             if subspaces is not None and parameter in subspaces:
-                kind = type(module).__name__
-                allowed = f"left out inside {kind}, which hooks cannot follow, or train without DP-GRAPE"
-                raise ParameterError("rank", f"{name}.{inside}", allowed)
+                what = f"left out inside {type(module).__name__}, which hooks cannot follow, or train without DP-GRAPE"
+                raise ParameterError("rank", f"{name}.{inside}", what)
         return WholeModule(name, module, policy)
-    if embedding_scale(module) is not None:
+    if kind == "embedding":
         return EmbeddingLayer(name, module, policy)
-    if not is_matrix(module):
-        return formed_layer(name, module, policy)
+    if kind == "formed":
+        return FormedLayer(name, module, policy)
     if not module.weight.requires_grad:
-        return FormedLayer(name, module, {f"{name}.bias": module.bias}, policy, bias_alone)
+        return FormedLayer(name, module, policy, formula=bias_alone)
     if subspaces is not None and module.weight in subspaces:
         return ProjectedLayer(name, module, policy, subspaces)
     return LinearLayer(name, module, policy)

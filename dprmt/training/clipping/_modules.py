@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Any
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import torch
 from opacus.grad_sample.gsm_base import AbstractGradSampleModule
@@ -19,16 +19,31 @@ from torch.distributed.tensor import DTensor, Shard
 from dprmt._validation import ParameterError
 from dprmt.training.norms._clipping import is_conv1d
 
-_MATRICES = (nn.Linear, RNNLinear)  # and the Conv1D of Transformers
-_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-_INSTANCE_NORMS = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
-_NORMALIZATIONS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, *_INSTANCE_NORMS)  # normalizations over single samples
-_FOLLOWED = (*_MATRICES, nn.Embedding, *_CONVOLUTIONS, *_NORMALIZATIONS)
+Kind: TypeAlias = Literal["matrix", "embedding", "formed", "whole"]
+"""How samples' gradients of a module's own parameters are obtained.
+
+"matrix": from inputs and output gradients, as the output is the input times the weight, and a bias. "embedding": from
+output gradients by token, as the output is rows of a table, times a number. "formed": from inputs and output gradients
+by a formula, or by running the module again. "whole": these do not suffice, so the module runs sample by sample.
+"""
+
+_KINDS: dict[type[nn.Module], Kind] = {
+    **dict.fromkeys((nn.Linear, RNNLinear), "matrix"),  # and the Conv1D of Transformers
+    nn.Embedding: "embedding",
+    **dict.fromkeys((nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.LayerNorm, nn.RMSNorm, nn.GroupNorm), "formed"),
+    **dict.fromkeys((nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d), "formed"),
+}
 _CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
-_SEQUENCE_LAYERS = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
 
 
-def trainable_modules(model: nn.Module, whole: Iterable[str] = ()) -> dict[str, nn.Module]:
+class Trained(NamedTuple):
+    """A module in which gradients of trainable parameters are formed, and how."""
+
+    module: nn.Module
+    kind: Kind
+
+
+def trainable_modules(model: nn.Module, whole: Iterable[str] = ()) -> dict[str, Trained]:
     """Map names to the modules in which the trainable parameters' gradients are formed, none inside another.
 
     A layer that hooks can follow is such a module. For any other module with direct parameters, the smallest enclosing
@@ -36,87 +51,66 @@ def trainable_modules(model: nn.Module, whole: Iterable[str] = ()) -> dict[str, 
 
     Modules are in the model's order; the model itself is named "model".
     """
-    modules = dict(model.named_modules())
+    modules, kinds = dict(model.named_modules()), _kinds(model)
     taken = set(whole)
     for name, module in modules.items():
-        if is_sequence_first(module):
-            is_opaque = any(parameter.requires_grad for parameter in module.parameters())
-        else:
-            is_opaque = has_parameters(module) and not is_followed(module)
-        if is_opaque:
+        is_trained = any(value.requires_grad for value in module.parameters())
+        if kinds.get(module) == "whole" or (is_trained and is_sequence_first(module)):
             taken.add(_caller(modules, name))
     for name in taken:
         if name not in modules or not any(value.requires_grad for value in modules[name].parameters()):
             raise ParameterError("whole", name, "names of the model's trainable modules, '' being the model itself")
     return {
-        name or "model": module
+        name or "model": Trained(module, "whole" if name in taken else kinds[module])
         for name, module in modules.items()
-        if not taken.intersection(_ancestors(name)) and (name in taken or has_parameters(module))
+        if not taken.intersection(_ancestors(name)) and (name in taken or module in kinds)
     }
 
 
-def tied_tables(modules: Iterable[nn.Module]) -> set[nn.Parameter]:
-    """Return tables whose parts can be added: the weight of embeddings, and of at most one linear layer."""
-    users = defaultdict(list)
-    for module in modules:
-        if embedding_scale(module) is not None or type(module) is nn.Linear:
-            users[module.weight].append(type(module))
-    return {weight for weight, kinds in users.items() if len(kinds) > 1 and kinds.count(nn.Linear) < 2}
+def _kinds(model: nn.Module) -> dict[nn.Module, Kind]:
+    """Return the kinds of modules with trainable parameters that no layer inside them has too."""
+    own = {}
+    for module in model.modules():
+        parameters = {value for value in module.parameters(recurse=False) if value.requires_grad}
+        if parameters and not isinstance(module, RenameParamsMixin):  # whose parts have them: Opacus' recurrent layers
+            own[module] = parameters
+    kinds = {module: kind_of(module) for module in own}
+    found = {}
+    for module, kind in kinds.items():
+        layers = [part for part in module.modules() if part is not module and kinds.get(part, "whole") != "whole"]
+        if own[module].difference(*(own[part] for part in layers)):
+            found[module] = kind
+    return found
 
 
-def is_followed(module: nn.Module) -> bool:
-    """Return whether inputs and output gradients of the module, which has no parts, determine its per-sample
-    gradients.
-    """
-    if type(module) is not nn.Embedding and embedding_scale(module) is not None:
-        return "forward" not in vars(module)
-    known = type(module) in _FOLLOWED or is_conv1d(module)
-    return (is_torch_layer(module) if known else _is_replayable(module)) and not list(module.buffers())
+def kind_of(module: nn.Module) -> Kind:
+    """Return the kind of a module by its type, its forward pass, its parts and its buffers."""
+    is_replaced = "forward" in vars(module)
+    if isinstance(module, nn.Embedding) and _scales_rows(module):
+        return "whole" if is_replaced else "embedding"
+    if list(module.buffers()):
+        return "whole"
+    known = known_kind(module)
+    if known is None:
+        return "formed" if _is_replayable(module) else "whole"
+    owner = next(base for base in type(module).__mro__ if "forward" in vars(base))
+    return "whole" if is_replaced or vars(owner)["forward"].__module__ != owner.__module__ else known
 
 
-def is_torch_layer(module: nn.Module) -> bool:
-    """Return whether the forward pass is torch's (or Transformers' Conv1D's) and has not been replaced."""
-    if "forward" in vars(module) or not (type(module) in _FOLLOWED or is_conv1d(module)):
-        return False
-    owner = next(kind for kind in type(module).__mro__ if "forward" in vars(kind))
-    return bool(vars(owner)["forward"].__module__ == owner.__module__)
+def known_kind(module: nn.Module) -> Kind | None:
+    """Return the kind of torch's own layers, and of Transformers' Conv1D, by their types; None for other modules."""
+    return _KINDS.get(type(module)) or ("matrix" if is_conv1d(module) else None)
 
 
-def embedding_scale(module: nn.Module) -> float | None:
-    """Find the factor by which an embedding multiplies its rows; None if it does anything else."""
-    if type(module) is nn.Embedding:
-        return 1.0
+def _scales_rows(module: nn.Embedding) -> bool:
+    """Return whether an embedding of another class multiplies rows by its ``embed_scale``, and does nothing else."""
     scale = getattr(module, "embed_scale", None)
-    if not isinstance(module, nn.Embedding) or scale is None or hasattr(module.weight, "device_mesh"):
-        return None
+    if type(module) is nn.Embedding or scale is None or hasattr(module.weight, "device_mesh"):
+        return False
     with torch.no_grad():
         tokens = torch.arange(min(len(module.weight), 2), device=module.weight.device)
         found, rows = module.forward(tokens), module.weight[tokens]
-    return float(scale) if found.shape == rows.shape and torch.allclose(found, rows * float(scale)) else None
-
-
-def is_matrix(module: nn.Module) -> bool:
-    """Return whether the module's output is its input times its weight, and a bias."""
-    return type(module) in _MATRICES or is_conv1d(module)
-
-
-def is_whole(name: str, module: nn.Module, whole: Collection[str]) -> bool:
-    """Return whether one of the trainable modules runs sample by sample: it must be, or it or the model is named."""
-    return not is_followed(module) or name in whole or "" in whole
-
-
-def has_parameters(module: nn.Module) -> bool:
-    """Return whether there are trainable parameters that no layer inside has too."""
-    if isinstance(module, RenameParamsMixin):  # its parts have the parameters, as in Opacus' recurrent layers
-        return False
-    own = {parameter for parameter in module.parameters(recurse=False) if parameter.requires_grad}
-    parts = (part for part in module.modules() if own and part is not module and is_followed(part))
-    return bool(own.difference(*(part.parameters(recurse=False) for part in parts)))
-
-
-def is_sequence_first(module: nn.Module) -> bool:
-    """Return whether torch's layer of several parts has the sample as second axis, so that its parts do."""
-    return isinstance(module, _SEQUENCE_LAYERS) and not module.self_attn.batch_first
+    return found.shape == rows.shape and torch.allclose(found, rows * float(scale))
 
 
 def _is_replayable(module: nn.Module) -> bool:
@@ -124,10 +118,16 @@ def _is_replayable(module: nn.Module) -> bool:
 
     Torch's other layers keep a state, have several inputs or another first axis.
     """
-    if type(module).__module__.startswith("torch.nn") or list(module.children()) or list(module.buffers()):
+    if type(module).__module__.startswith("torch.nn") or list(module.children()):
         return False
     taken = list(inspect.signature(module.forward).parameters.values())
     return len(taken) == 1 and taken[0].kind in (taken[0].POSITIONAL_ONLY, taken[0].POSITIONAL_OR_KEYWORD)
+
+
+def is_sequence_first(module: nn.Module) -> bool:
+    """Return whether torch's layer of several parts has the sample as second axis, so that its parts do."""
+    kinds = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
+    return isinstance(module, kinds) and not module.self_attn.batch_first
 
 
 def _caller(modules: dict[str, nn.Module], name: str) -> str:
@@ -195,10 +195,10 @@ def check_shards(model: nn.Module) -> None:
             raise ParameterError("model", f"{name}: {value.placements}", _ONE_GROUP)
     if not any(isinstance(module, FSDPModule) for module in model.modules()):
         raise ParameterError("model", type(model).__name__, _ONE_GROUP)
-    for name, module in trainable_modules(model).items():
+    for name, (module, kind) in trainable_modules(model).items():
         if isinstance(module, FSDPModule) and not list(module.children()):
             raise ParameterError("model", f"{name}: {type(module).__name__}", _AROUND)
-        if not is_followed(module):
+        if kind == "whole":
             raise ParameterError("model", f"{name}: {type(module).__name__}", _NOT_FOLLOWED)
 
 
@@ -216,30 +216,30 @@ def check_any_model(model: nn.Module) -> None:
     if is_sharded(model):
         check_shards(model)
     for name, parameter in model.named_parameters():
+        if parameter.requires_grad and (parameter._backward_hooks or parameter._post_accumulate_grad_hooks):
+            fix = "freeze it, or change the released gradient in optimizer.register_step_pre_hook"
+            raise ParameterError(
+                "hooks on a parameter's gradient", name, "none: a private step calls no such hook", fix
+            )
         if parameter.requires_grad and parameter.is_complex():
             allowed = "without trainable complex parameters: hold real and imaginary parts as real ones"
             raise ParameterError("model", f"{name}: {parameter.dtype}", allowed)
 
 
-def check_model(model: nn.Module, *, whole: Collection[str] = ()) -> dict[str, nn.Module]:
-    """Return :func:`trainable_modules`; raise unless every sample's gradient is its own and can be computed."""
-    check_any_model(model)
-    modules = trainable_modules(model, whole)
-    _check_shared(model, modules, whole)
+def check_modules(model: nn.Module, modules: Mapping[str, Trained]) -> None:
+    """Raise unless every sample's gradient is its own and can be computed; ``modules``: the trainable ones."""
+    _check_shared(model, modules)
     for name, module in model.named_modules():
-        check_samples_apart(name, module)
-    for name, module in modules.items():
+        _check_samples_apart(name, module)
+    for name, (module, _) in modules.items():
         kind = f"{name}: {type(module).__name__}"
         if any(isinstance(part, nn.EmbeddingBag) for part in module.modules()):
             raise ParameterError("model", kind, "without EmbeddingBag, whose bags have no sample axis: freeze it")
         if isinstance(module, _CONTAINERS):
             raise ParameterError("model", kind, "a module with a forward pass around its parameters")
-    return modules
 
 
-def _check_shared(model: nn.Module, modules: Mapping[str, nn.Module], whole: Collection[str]) -> None:
-    tied = set() if is_sharded(model) else tied_tables(modules.values())
-    apart = {module for name, module in modules.items() if is_whole(name, module, whole)}
+def _check_shared(model: nn.Module, modules: Mapping[str, Trained]) -> None:
     names, users = defaultdict(list), defaultdict(set)
     for prefix, module in model.named_modules(remove_duplicate=False):
         if isinstance(module, RenameParamsMixin):
@@ -250,37 +250,36 @@ def _check_shared(model: nn.Module, modules: Mapping[str, nn.Module], whole: Col
             names[parameter].append(f"{prefix}.{name}" if prefix else name)
             users[parameter].add(user)
     for parameter, shared in names.items():
-        inside_one = len(users[parameter]) == 1 and users[parameter] <= apart
         # A module around the layer may hold the parameter too: BERT's head has the bias of its last layer.
-        layers = users[parameter] - {None}
-        by_layers = not layers & apart and (len(layers) == 1 or parameter in tied)
-        if parameter.requires_grad and len(shared) > 1 and not inside_one and not by_layers:
+        layers = [user for user in users[parameter] if user is not None]
+        if any(kind == "whole" for _, kind in layers):
+            is_covered = len(users[parameter]) == 1
+        else:
+            is_covered = len(layers) == 1 or _is_table(parameter, layers)
+        if parameter.requires_grad and len(shared) > 1 and not is_covered:
             raise ParameterError("model", " = ".join(shared), _ONE_PLACE)
 
 
-def is_frozen_batch_norm(module: nn.Module) -> bool:
-    """Return whether nothing of the module is trained, and it has statistics for its evaluation mode."""
-    known = isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is not None
-    return known and not any(value.requires_grad for value in module.parameters())
+def _is_table(parameter: nn.Parameter, layers: Sequence[Trained]) -> bool:
+    """Return whether parts of the gradient can be added: the weight of embeddings, and of at most one linear layer."""
+    heads = [type(module) for module, kind in layers if kind != "embedding"]
+    return len(heads) < len(layers) and heads in ([], [nn.Linear]) and not isinstance(parameter, DTensor)
 
 
-def check_samples_apart(name: str, module: nn.Module) -> None:
+def _check_samples_apart(name: str, module: nn.Module) -> None:
     """Raise if what a layer does to one sample depends on the others, trained or not."""
     kind = f"{name}: {type(module).__name__}"
-    if is_frozen_batch_norm(module) and not module.training:
-        return  # a fixed map: `Capture` sees to it that it stays one
-    kinds = (
-        "peft.tuners.prompt_tuning.model",
-        "peft.tuners.p_tuning.model",
-        "peft.tuners.multitask_prompt_tuning.model",
-    )
-    if type(module).__module__ in kinds and any(value.requires_grad for value in module.parameters()):
+    is_trained = any(value.requires_grad for value in module.parameters())
+    prompts = [f"peft.tuners.{method}.model" for method in ("prompt_tuning", "p_tuning", "multitask_prompt_tuning")]
+    if type(module).__module__ in prompts and is_trained:
         allowed = (
             "without prompts of which one row is repeated for all samples, so that a sample's gradient is nowhere: "
             "peft.PrefixTuningConfig, or units=Units(1, regime='alone'), which runs each row alone"
         )
         raise ParameterError("model", kind, allowed)
     if isinstance(module, nn.modules.batchnorm._BatchNorm):
+        if module.running_mean is not None and not module.training and not is_trained:
+            return  # a fixed map: `Capture` sees to it that it stays one
         allowed = (
             "without batch normalization, which mixes samples: opacus.validators.ModuleValidator.fix replaces it; or "
             "freeze it and call its eval()"
@@ -290,7 +289,7 @@ def check_samples_apart(name: str, module: nn.Module) -> None:
         allowed = "without running statistics, which are not private: set track_running_stats=False"
         raise ParameterError("model", kind, allowed)
     if isinstance(module, nn.Embedding):
-        for option in ("max_norm", "scale_grad_by_freq", "sparse") if module.weight.requires_grad else ("max_norm",):
+        for option in ("max_norm", "scale_grad_by_freq", "sparse") if is_trained else ("max_norm",):
             if getattr(module, option):
                 raise ParameterError("model", kind, f"without {option}, which depends on the batch")
 
@@ -299,6 +298,10 @@ def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     """Raise unless the optimizer moves the model's trainable parameters and no others."""
     if isinstance(optimizer, DPOptimizer) or not isinstance(optimizer, torch.optim.Optimizer):
         raise ParameterError("optimizer", type(optimizer).__name__, "a torch optimizer, not yet a private one")
+    options = [*inspect.signature(type(optimizer).step).parameters.values()][1:]
+    if any(option.kind is option.POSITIONAL_OR_KEYWORD and option.default is option.empty for option in options):
+        allowed = "one whose step() needs no closure: a private step computes each gradient once"
+        raise ParameterError("optimizer", type(optimizer).__name__, allowed)
     moved = {parameter for group in optimizer.param_groups for parameter in group["params"] if parameter.requires_grad}
     trained = {parameter: name for name, parameter in model.named_parameters() if parameter.requires_grad}
     for parameter, name in trained.items():
@@ -308,6 +311,13 @@ def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     for parameter in moved - trained.keys():
         allowed = f"given parameters of this model only, not one of shape {tuple(parameter.shape)}"
         raise ParameterError("optimizer", type(optimizer).__name__, allowed)
+
+
+def padding_rows(model: nn.Module) -> dict[nn.Parameter, int]:
+    """Find the rows of tables that no sample trains: those of padding, unless something else uses the table, too."""
+    uses = Counter(value for part in model.modules() for value in part.parameters(recurse=False))
+    tables = [part for part in model.modules() if isinstance(part, nn.Embedding) and part.padding_idx is not None]
+    return {part.weight: part.padding_idx for part in tables if uses[part.weight] == 1}
 
 
 def changed_buffer(name: str) -> str:

@@ -15,6 +15,7 @@ from torch.distributed.tensor import DTensor
 from dprmt._validation import TrainingStateError
 from dprmt.training.optimizers import DPGrape
 from dprmt.training.randomness import SecureRandom
+from dprmt.training.randomness._secure import uniform
 
 ONLY_STEP = "private.step(...) alone, which adds the noise, moves the optimizer and clears the sum"
 
@@ -115,6 +116,9 @@ class NoisySumOptimizer(DPOptimizer):  # type: ignore[misc]
         their place.
     stability : float or None
         γ where gradients are divided by their norm plus γ instead of clipped.
+    padding_rows : dict of Parameter and int
+        Rows of embedding tables that no sample trains. What is released is zero there, as without privacy: else texts
+        of a batch would depend on the length of the longest one, by the noise in that row.
     correlation : object or None
         Where noise is correlated between steps: its ``following(place, drawn)`` returns a step's noise.
 
@@ -149,9 +153,8 @@ class NoisySumOptimizer(DPOptimizer):  # type: ignore[misc]
         self.is_shared, self.keeps_sums = shared, True
         self.stability: float | None = None
         self.correlation: Any = None
-        self.rank, self.world_size = 0, 1
-        if shared:
-            self.rank, self.world_size = torch.distributed.get_rank(), torch.distributed.get_world_size()
+        self.padding_rows: dict[torch.nn.Parameter, int] = {}
+        self.rank = torch.distributed.get_rank() if shared else 0
         self._is_spread = any(isinstance(value, DTensor) for value in self.params)
         if self._is_spread:
             self.is_shared = True
@@ -161,39 +164,32 @@ class NoisySumOptimizer(DPOptimizer):  # type: ignore[misc]
     def step(self, closure: Any = None) -> None:
         """Add noise, divide by the expected batch size, and let the inner optimizer move."""
         self.add_noise()
-        self.scale_grad()
         self.original_optimizer.step()
 
-    def forget(self) -> None:
-        """Free the sum, and its released value."""
-        for parameter in self.params:
-            parameter.grad = parameter.summed_grad = parameter.projected_grad = None
-
     def add_noise(self) -> None:
-        """Add noise in the sum's dtype, so that rounding to the parameter's dtype follows the noise.
+        """Put the noisy mean where the optimizer reads it: noise in the sum's dtype, rounded to the parameter's after.
 
-        A `DPGrape` is checked first; it receives σC/L, which may follow schedules.
+        A `DPGrape` is checked first; it and a `DPAdamBC` receive σC/L, which may follow schedules.
         """
+        std = float(self.noise_multiplier * self.max_grad_norm)
         if isinstance(self.original_optimizer, DPGrape):
             self.original_optimizer.check()
-            for group in self.param_groups:
-                group["noise_variance"] = (self._sum_std / float(self.expected_batch_size)) ** 2
+        for group in self.param_groups:
+            if "noise_variance" in group:  # of DPAdamBC and DPGrape
+                group["noise_variance"] = (std / float(self.expected_batch_size)) ** 2
         for place, parameter in enumerate(self.params):
-            total = sum_of(parameter, self.released_shape(parameter))  # zeros, if there is no sample
+            total = getattr(parameter, "summed_grad", None)
+            if total is None:  # there is no sample
+                total = sum_of(parameter, self.released_shape(parameter))
             if self.correlation is None:
-                noisy = self._noisy_sum(total)
+                noisy = self._noisy_sum(total, std)
             else:
-                noisy = (self.correlation.following(place, self._drawn(total)) + total).to(total.dtype)
+                noisy = (self.correlation.following(place, self._drawn(total, std)) + total).to(total.dtype)
+            if parameter in self.padding_rows and parameter not in self._projected:
+                noisy[self.padding_rows[parameter]] = 0.0
             self.release(parameter, noisy.as_subclass(torch.Tensor))
             if not self.keeps_sums:
                 parameter.summed_grad = total.new_empty(0)
-
-    def scale_grad(self) -> None:
-        """Divide by the expected batch size: the realised one is private."""
-        for parameter in self.params:
-            for released in (parameter.grad, getattr(parameter, "projected_grad", None)):
-                if released is not None:
-                    released.div_(self.expected_batch_size)
 
     def released_shape(self, parameter: torch.nn.Parameter) -> Sequence[int]:
         """Return the shape of what is released: (r, n) for a weight with a projector, else (m, n); a shard's rows."""
@@ -202,13 +198,17 @@ class NoisySumOptimizer(DPOptimizer):  # type: ignore[misc]
         return tuple((parameter.to_local() if isinstance(parameter, DTensor) else parameter).shape)
 
     def release(self, parameter: torch.nn.Parameter, noisy: torch.Tensor) -> None:
-        """Put the noisy sum where the optimizer reads it; torch requires of p.grad to have p's shape and sharding."""
+        """Put the noisy sum over the *expected* batch size where the optimizer reads it.
+
+        Torch requires of p.grad to have p's shape and sharding.
+        """
         layer = self._projected.get(parameter)
         parameter.grad, parameter.projected_grad = None, None
         if layer is not None and self.original_optimizer.subspaces.projects(parameter):
-            parameter.projected_grad = noisy
+            parameter.projected_grad = noisy.div_(self.expected_batch_size)
             return
         whole = (noisy if layer is None else layer.orient(noisy).contiguous()).to(parameter.dtype)
+        whole.div_(self.expected_batch_size)
         if isinstance(parameter, DTensor):
             options = {"run_check": False, "shape": parameter.shape, "stride": parameter.stride()}
             whole = DTensor.from_local(whole, parameter.device_mesh, parameter.placements, **options)
@@ -216,12 +216,8 @@ class NoisySumOptimizer(DPOptimizer):  # type: ignore[misc]
 
     def _check_streams(self) -> None:
         # 124 random bits each; equal ones mean the same stream at the same place.
-        generator = self.generator
-        if isinstance(generator, SecureRandom):
-            tag = generator.integers(2, 2**62).tolist()
-        else:
-            assert generator is not None  # a plan makes one
-            tag = torch.randint(2**62, (2,), generator=generator, device=generator.device).tolist()
+        assert self.generator is not None  # a plan makes one
+        tag = uniform(2, 2**62, self.generator).tolist()
         tags: list[Any] = [None] * torch.distributed.get_world_size()
         torch.distributed.all_gather_object(tags, tag)
         if len({tuple(one) for one in tags}) < len(tags):
@@ -229,26 +225,23 @@ class NoisySumOptimizer(DPOptimizer):  # type: ignore[misc]
                 "two processes have the same noise generator.\nFix: give each process a separate generator"
             )
 
-    def _noisy_sum(self, total: torch.Tensor) -> torch.Tensor:
-        if self._is_spread or not self.is_shared:
-            return self._noised(total)
-        shared = self._noised(total) if self.rank == 0 else total.clone()
-        torch.distributed.all_reduce(shared, op=torch.distributed.ReduceOp.SUM)
-        return shared
+    def _noisy_sum(self, total: torch.Tensor, std: float) -> torch.Tensor:
+        """Return the sum over all processes and its noise, which one of them adds; in place where it may be."""
+        is_added = self.is_shared and not self._is_spread
+        if is_added and self.rank > 0:
+            noisy = total.clone()
+        elif self.keeps_sums or total.device.type != "cpu" or not total.is_contiguous():
+            noisy = self._drawn(total, std).add_(total).to(total.dtype)  # rounded once, after the noise
+        elif isinstance(self.generator, SecureRandom):
+            noisy = self.generator.add_normal(total, std=std)
+        else:
+            noisy = add_normal(total, std, self.generator)
+        if is_added:
+            torch.distributed.all_reduce(noisy, op=torch.distributed.ReduceOp.SUM)
+        return noisy
 
-    def _noised(self, total: torch.Tensor) -> torch.Tensor:
-        if self.keeps_sums or total.device.type != "cpu" or not total.is_contiguous():
-            return self._drawn(total).add_(total).to(total.dtype)  # rounded once, after the noise
-        if isinstance(self.generator, SecureRandom):
-            return self.generator.add_normal(total, std=self._sum_std)
-        return add_normal(total, self._sum_std, self.generator)
-
-    def _drawn(self, total: torch.Tensor) -> torch.Tensor:
+    def _drawn(self, total: torch.Tensor, std: float) -> torch.Tensor:
         shape, generator = total.shape, self.generator
         if isinstance(generator, SecureRandom):
-            return generator.normal(shape, std=self._sum_std, device=total.device)
-        return torch.normal(0.0, self._sum_std, shape, device=total.device, generator=generator, dtype=total.dtype)
-
-    @property
-    def _sum_std(self) -> float:
-        return float(self.noise_multiplier * self.max_grad_norm)
+            return generator.normal(shape, std=std, device=total.device)
+        return torch.normal(0.0, std, shape, device=total.device, generator=generator, dtype=total.dtype)

@@ -22,8 +22,9 @@ from dprmt.training.clipping._capture import Capture
 from dprmt.training.clipping._formed_layers import Layer, NormPolicy
 from dprmt.training.clipping._matrix_layers import NormsWanted, plan_layers, wanted_estimator
 from dprmt.training.clipping._modules import (
+    Trained,
     check_any_model,
-    check_model,
+    check_modules,
     check_optimizer,
     is_sharded,
     trainable_modules,
@@ -66,6 +67,8 @@ class ClippingPlan:
         that run one at a time.
     reason : str
         The reason for the regime, in a sentence.
+    modules : mapping of str to Trained
+        Trainable modules, in which gradients are formed; none where units run alone.
     layers : sequence of Layer
         How each trainable layer is normed and summed; none where units run alone.
     trained : mapping of str to Parameter
@@ -98,6 +101,7 @@ class ClippingPlan:
     replay: float = REPLAY
     regime: Regime = "rows"
     reason: str = "every row is a sample"
+    modules: Mapping[str, Trained] = field(default_factory=dict)
     layers: Sequence[Layer] = ()
     trained: Mapping[str, torch.nn.Parameter] = field(default_factory=dict)
 
@@ -126,10 +130,10 @@ class ClippingPlan:
         self,
         losses: Callable[[], torch.Tensor],
         *,
-        noise_multiplier: float | None = None,
-        sampling: Poisson | RandomAllocation | SupportsFloat | None = None,
-        steps: SupportsIndex | None = None,
-        delta: float | None = None,
+        noise_multiplier: float,
+        sampling: Poisson | RandomAllocation | SupportsFloat,
+        steps: int,
+        delta: float,
     ) -> StepCosts:
         """Measure time, memory and ε of a step by every norm method, this plan's or not.
 
@@ -142,8 +146,7 @@ class ClippingPlan:
             The losses, shape (B,), of one micro-batch of synthetic samples, by the plan's model in training mode. It is
             called for every step.
         noise_multiplier, sampling, steps, delta : float, Poisson or RandomAllocation or float, int, float
-            Noise multiplier σ, sampling scheme, number of steps T and δ of the run. Pass all of them, or none: then
-            there is no ε.
+            Noise multiplier σ, sampling scheme, number of steps T and δ of the run.
 
         Returns
         -------
@@ -177,10 +180,6 @@ class ClippingPlan:
             allowed = "of rows that are samples, whole weights and one process: other steps are not measured"
             kind = self.regime if self.regime != "rows" else "processes" if self.subspaces is None else "subspaces"
             raise ParameterError("plan", kind, allowed)
-        given = {"noise_multiplier": noise_multiplier, "sampling": sampling, "steps": steps, "delta": delta}
-        missing = [name for name, value in given.items() if value is None]
-        if 0 < len(missing) < len(given):
-            raise ParameterError(missing[0], None, "given with the others", f"pass all or none of {', '.join(given)}")
         still = torch.optim.SGD([value for value in self.model.parameters() if value.requires_grad], lr=0.0)
         device = next(self.model.parameters()).device
 
@@ -193,14 +192,14 @@ class ClippingPlan:
             seconds, peak = measured(plain, device)
             for way in (*EXACT, *ESTIMATED):
                 policy = replace(self.policy, estimator=wanted_estimator(way, None), form=way == "exact")
-                layers = plan_layers(trainable_modules(self.model, policy.whole), policy)
+                layers = plan_layers(self.modules, policy)
                 plan = replace(self, policy=policy, layers=layers, record=_record(layers))
                 if way in ESTIMATED and not plan.record.estimated:
                     own, most = ways[1].seconds, ways[1].peak  # an exact norm costs less in every layer: the same steps
                 else:
                     own, most = plan._measured(losses, still, device)
-                epsilon = None if missing else _epsilon(plan.record, **given)
-                ways.append(WayCost(way, own, own / seconds, most, epsilon))
+                epsilon = plan.record.mechanism(noise_multiplier, sampling).epsilon(steps=steps, delta=delta)
+                ways.append(WayCost(way, own, own / seconds, most, epsilon.upper))
         return StepCosts(ways, seconds, peak)
 
     def _measured(
@@ -258,7 +257,7 @@ class ClippingPlan:
         if self.subspaces is not None and getattr(optimizer, "subspaces", None) is not self.subspaces:
             allowed = "a DPGrape of the plan's subspaces: its rules are SGD, Adam with weight decay, and AdamBC"
             raise ParameterError("optimizer", type(optimizer).__name__, allowed)
-        if is_sharded(self.model) and isinstance(optimizer, DPGrape):
+        if self.policy.sharded and isinstance(optimizer, DPGrape):
             raise ParameterError("optimizer", "DPGrape", "one that moves whole gradients where parameters are sharded")
         if self.distributed:
             _same_start(self.model, optimizer)
@@ -281,7 +280,7 @@ class ClippingPlan:
             return UnitStep(self.model, noisy, self.record, projected=self.subspaces, replay=self.replay)
         # Nobody needs DP-GRAPE to be more exact than clip_factors is by default.
         floor = DEFAULT_ROUNDING if isinstance(optimizer, DPGrape) else 0.0
-        capture = Capture(self.model, self.layers, self.policy, floor=floor)
+        capture = Capture(self.model, self.layers, self.policy, self.record, floor=floor)
         if self.policy.sharded:
             return ShardedStep(noisy, capture)
         return ClippedStep(noisy, capture, replay=self.replay)
@@ -296,12 +295,13 @@ def plan_private(
     tokens: SupportsIndex | None = None,
     probe_generator: ProbeGenerator | None = None,
     subspaces: Subspaces | None = None,
-    distributed: bool = False,
     whole: Iterable[str] = (),
     replay: float = REPLAY,
     units: Units | None = None,
 ) -> ClippingPlan:
     """Plan how per-sample norms are computed, before you choose the noise.
+
+    The processes of a process group share each logical batch, with every sample in one process.
 
     Parameters
     ----------
@@ -323,8 +323,6 @@ def plan_private(
         Source of probes for ``norms`` given by name or value; a new secret by default.
     subspaces : Subspaces, optional
         The subspaces of a `DPGrape`, in which gradients of its weights are clipped and noised.
-    distributed : bool
-        Whether a process group shares each logical batch, with every sample in one process.
     whole : iterable of str
         Names of modules to run sample by sample, "" for the whole model.
     replay : float
@@ -365,42 +363,39 @@ def plan_private(
     size = check_real("expected_batch_size", expected_batch_size, low=0.0, low_open=True)
     largest = None if tokens is None else check_count("tokens", tokens)
     rate = check_real("replay", replay, low=0.0, high=1.0)
-    _check_process_group(distributed)
+    check_any_model(model)
+    distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+    distributed = distributed and torch.distributed.get_world_size() > 1
     generator = _shared_generator() if distributed and probe_generator is None else probe_generator
-    names, estimator = frozenset(whole), wanted_estimator(norms, generator)
+    estimator, taken = wanted_estimator(norms, generator), list(whole)
     if not isinstance(units, Units | None):
         raise ParameterError("units", units, "dprmt.training.clipping's Units(...), or None: every row is a sample")
-    rows = None if units is None else units.rows_per_unit
-    regime: tuple[Regime, str] = ("rows", ClippingPlan.reason)
     is_spread = is_sharded(model)
     if is_spread:
-        check_any_model(model)
-        for argument, value in (("units", units), ("subspaces", subspaces), ("whole", names or None)):
-            if value is not None:
-                fix = f"remove {argument}, or do not shard the model"
-                raise ParameterError(argument, type(value).__name__, "left out where parameters are sharded", fix)
-        if isinstance(estimator, HutchinsonEstimator) and estimator.everything:
-            raise ParameterError("norms", norms, "without a rank where parameters are sharded")
+        ranked = norms if isinstance(estimator, HutchinsonEstimator) and estimator.everything else None
+        _refuse_where_sharded(units=units, subspaces=subspaces, whole=taken or None, norms=ranked)
+    regime, reason = ClippingPlan.regime, ClippingPlan.reason
     if units is not None:
-        regime = choose_regime(units, largest)
-    if regime[0] == "alone":
-        check_any_model(model)
-        trained, layers, policy = trained_parameters(model), [], NormPolicy()
+        regime, reason = choose_regime(units, largest)
+    trained = trained_parameters(model)
+    if regime == "alone":
+        modules, layers, policy = {}, [], NormPolicy()
         record = NormRecord([LayerRecord(name) for name in trained])
     else:
-        modules = check_model(model, whole=names)
-        if largest is not None and rows is not None:
-            largest *= rows  # a unit's gradient has the rank, and the rounding, of all its rows' tokens
-        form = norms == "exact" or (getattr(norms, "kind", None) == "exact" and not isinstance(norms, ExactNorms))
-        policy = NormPolicy(estimator, largest, form, names, sharded=is_spread)
-        layers, trained = plan_layers(modules, policy, subspaces), trained_parameters(model)
+        modules = trainable_modules(model, taken)
+        check_modules(model, modules)
+        if largest is not None and units is not None and units.rows_per_unit is not None:
+            largest *= units.rows_per_unit  # a unit's gradient has the rank, and the rounding, of all its rows' tokens
+        form = not isinstance(norms, ExactNorms) and getattr(norms, "kind", norms) == "exact"
+        policy = NormPolicy(estimator, largest, form, sharded=is_spread)
+        layers = plan_layers(modules, policy, subspaces)
         record = _record(layers)
     if isinstance(norms, Hutchinson) and norms.rank is not None:
         least = getattr(record.norms, "rank", None)
         if least is None or least > norms.rank:
             what = "None" if least is None else f"at least {least}, that of all layers' shapes together"
             raise ParameterError("norms.rank", norms.rank, what)
-    options = (subspaces, bool(distributed), rate, *regime, layers, trained)
+    options = (subspaces, distributed, rate, regime, reason, modules, layers, trained)
     return ClippingPlan(model, record, bound, size, policy, *options)
 
 
@@ -409,26 +404,22 @@ def trained_parameters(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
     return {name: value for name, value in model.named_parameters() if value.requires_grad}
 
 
-def _epsilon(record: NormRecord, noise_multiplier: Any, sampling: Any, steps: Any, delta: Any) -> float:
-    return float(record.mechanism(noise_multiplier, sampling).epsilon(steps=steps, delta=delta).upper)
+def _refuse_where_sharded(**options: Any) -> None:
+    for argument, value in options.items():
+        if value is not None:
+            allowed = "without a rank" if argument == "norms" else "left out"
+            fix = f"change {argument}, or do not shard the model"
+            raise ParameterError(argument, type(value).__name__, f"{allowed} where parameters are sharded", fix)
 
 
 def _record(layers: Sequence[Layer]) -> NormRecord:
-    return NormRecord([record for layer in layers for record in layer.records()])
+    return NormRecord([record for layer in layers for record in layer.records])
 
 
 def _shared_generator() -> ProbeGenerator:
     seed = [secrets.token_bytes(32)]
     torch.distributed.broadcast_object_list(seed, src=0)
     return ProbeGenerator(seed[0])
-
-
-def _check_process_group(distributed: bool) -> None:
-    several = torch.distributed.is_available() and torch.distributed.is_initialized()
-    if distributed and not several:
-        raise ParameterError("distributed", True, "False without torch.distributed.init_process_group")
-    if several and not distributed and (size := torch.distributed.get_world_size()) > 1:
-        raise ParameterError("distributed", False, f"True in a process group of {size}, each of which would add noise")
 
 
 def _same_start(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
@@ -492,10 +483,6 @@ class TensorMemory(TorchDispatchMode):  # type: ignore[misc]  # torch is skipped
                 self._count(leaf)
         return out
 
-    def reset_peak(self) -> None:
-        """Start the peak again from what is live."""
-        self.peak, self.largest = self.live, 0
-
     def _count(self, tensor: torch.Tensor) -> None:
         storage = tensor.untyped_storage()
         key = id(storage)
@@ -528,15 +515,15 @@ class WayCost:
         ``seconds`` divided by the seconds of a step without privacy.
     peak : int
         Peak memory in bytes, beyond the memory before the step.
-    epsilon : float or None
-        An upper bound on the run's ε; None if no noise was given.
+    epsilon : float
+        An upper bound on the run's ε.
     """
 
     way: str
     seconds: float
     time: float
     peak: int
-    epsilon: float | None
+    epsilon: float
 
 
 @dataclass(frozen=True)
@@ -563,49 +550,35 @@ class StepCosts:
     @property
     def recommended(self) -> WayCost:
         """The fastest exact one, unless an estimate that costs at most 5 % more ε takes 10 % less time of a step."""
-        exact, estimated = self._exact(), self._estimated()
-        slower = exact.time > 1.1 * estimated.time
-        return estimated if slower and _costs_little(estimated, exact) else exact
+        exact, estimated = self._fastest()
+        pays = exact.time > 1.1 * estimated.time and estimated.epsilon <= 1.05 * exact.epsilon
+        return estimated if pays else exact
 
     @property
     def sentence(self) -> str:
         """Recommended method, and how the best one of the other kind compares."""
         taken = self.recommended
-        other = self._estimated() if taken is self._exact() else self._exact()
+        other = next(one for one in self._fastest() if one is not taken)
         share = round(100 * (taken.time / other.time - 1))
         pace = f"{abs(share)} % {'slower' if share > 0 else 'faster'} than" if share else "as fast as"
-        pace = f"{pace} {other.way}"
-        if taken.epsilon is None or other.epsilon is None:
-            return f"{taken.way}: {pace}"
-        return f"{taken.way}: {pace}, ε {round_up(taken.epsilon, 3)} against {round_up(other.epsilon, 3)}"
+        ε = f"ε {round_up(taken.epsilon, 3)} against {round_up(other.epsilon, 3)}"
+        return f"{taken.way}: {pace} {other.way}, {ε}"
 
-    def _exact(self) -> WayCost:
-        return min((one for one in self.ways if one.way in EXACT), key=lambda one: one.time)
-
-    def _estimated(self) -> WayCost:
-        found = [one for one in self.ways if one.way in ESTIMATED]
-        cheap = [one for one in found if _costs_little(one, self._exact())]
-        return min(cheap or found, key=lambda one: one.time)
+    def _fastest(self) -> tuple[WayCost, WayCost]:
+        """Return the fastest exact method, and the fastest estimate, of those with at most 5 % more ε if there are
+        any.
+        """
+        exact = min((one for one in self.ways if one.way in EXACT), key=lambda one: one.time)
+        estimates = [one for one in self.ways if one.way in ESTIMATED]
+        cheap = [one for one in estimates if one.epsilon <= 1.05 * exact.epsilon]
+        return exact, min(cheap or estimates, key=lambda one: one.time)
 
     def rows(self) -> list[list[str]]:
         """Return rows of a table: method, time over a plain step, seconds, MiB at the peak, ε."""
         return [
-            [
-                one.way,
-                f"{one.time:.2f}",
-                f"{one.seconds:.3g}",
-                f"{one.peak / 2**20:.3g}",
-                "–" if one.epsilon is None else round_up(one.epsilon, 3),
-            ]
+            [one.way, f"{one.time:.2f}", f"{one.seconds:.3g}", f"{one.peak / 2**20:.3g}", round_up(one.epsilon, 3)]
             for one in self.ways
         ]
-
-    def __str__(self) -> str:
-        return f"{self.sentence.replace('ε', 'epsilon')} ({self.neighbours})"
-
-
-def _costs_little(one: WayCost, exact: WayCost) -> bool:
-    return one.epsilon is not None and exact.epsilon is not None and one.epsilon <= 1.05 * exact.epsilon
 
 
 @contextmanager

@@ -13,7 +13,6 @@ import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import torch
@@ -25,7 +24,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from dprmt._validation import TrainingStateError
 from dprmt.training.clipping._modules import Body, changed_buffer, is_sequence_first
 
-Take = Callable[[nn.Parameter, torch.Tensor], None]
+Take = Callable[[Sequence[torch.Tensor], torch.Tensor], None]
 _PLAIN = (bool, int, float, complex, str, type(None), torch.dtype, torch.device)
 _MASKS = ("attn_mask", "src_mask", "tgt_mask", "memory_mask")
 _PADDING = "key_padding_mask"
@@ -39,8 +38,8 @@ class SampleWiseForward:
 
     ``batch_size``: size of the present batch, for modules whose documentation does not define the sample axis. An
     input with this first axis then holds the samples, and all other inputs are shared. ``take``: called in the
-    backward pass with a parameter and its per-sample gradients. ``anchor``: the tensor to which the backward pass
-    leads.
+    backward pass with a list of one parameter and its per-sample gradients. ``anchor``: the tensor to which the
+    backward pass leads.
     """
 
     def __init__(
@@ -77,7 +76,11 @@ class SampleWiseForward:
         if size > 1:
             self._compare(call, axes, size, args, kwargs)
         before = buffer_versions(self.module)
-        output = self._apart(call, axes, self._copies(size))
+        copies = {}
+        for parameter, name in self._parameters.items():
+            expanded = parameter.detach().expand(size, *parameter.shape)
+            copies[name] = Tap.apply(self._take, False, expanded, self._anchor, parameter)
+        output = self._apart(call, axes, copies)
         if changed := buffer_versions(self.module).items() ^ before.items():
             raise TrainingStateError(changed_buffer(f"{self.name}.{min(changed)[0]}"))
         self._outputs_kept.append(output)
@@ -106,13 +109,6 @@ class SampleWiseForward:
             self._shared.add(name)
         return None if name in self._shared else 0
 
-    def _copies(self, size: int) -> dict[str, torch.Tensor]:
-        copies = {}
-        for parameter, name in self._parameters.items():
-            take = partial(self._take, parameter)
-            copies[name] = _Copies.apply(take, parameter.detach(), size, self._anchor)
-        return copies
-
     def _apart(self, call: _Call, axes: Sequence[int | None], copies: Mapping[str, torch.Tensor]) -> Any:
         size = len(next(iter(copies.values())))
         values = [value for _, value in call.tensors]
@@ -128,9 +124,12 @@ class SampleWiseForward:
             shape["leaves"] = leaves
             return self._outputs(leaves)
 
-        stacked = iter(self._map(one, copies, cut))
-        joined = [next(stacked) if isinstance(leaf, torch.Tensor) else leaf for leaf in shape["leaves"]]
-        return tree_unflatten([self._joined(leaf, place) for place, leaf in enumerate(joined)], shape["spec"])
+        stacked, joined = iter(self._map(one, copies, cut)), []
+        for place, leaf in enumerate(shape["leaves"]):
+            axis = output_axis(self.module, place)
+            is_stacked = isinstance(leaf, torch.Tensor)
+            joined.append(next(stacked).movedim(0, axis).flatten(axis, axis + 1) if is_stacked else leaf)
+        return tree_unflatten(joined, shape["spec"])
 
     def _outputs(self, leaves: Sequence[Any]) -> list[torch.Tensor]:
         for place, leaf in enumerate(leaves):
@@ -158,12 +157,6 @@ class SampleWiseForward:
             ]
             return [torch.stack(rows) for rows in zip(*each, strict=True)]
 
-    def _joined(self, leaf: Any, place: int) -> Any:
-        if not isinstance(leaf, torch.Tensor):
-            return leaf
-        axis = output_axis(self.module, place)
-        return leaf.movedim(0, axis).flatten(axis, axis + 1)
-
     def _compare(self, call: _Call, axes: Sequence[int | None], size: int, args: Any, kwargs: Any) -> None:
         """Raise an error unless a batch's output equals its samples' outputs; checked once for each set of inputs."""
         key = tuple(f"{name} {axis}" for (name, _), axis in zip(call.tensors, axes, strict=True))
@@ -183,27 +176,27 @@ class SampleWiseForward:
         raise TrainingStateError(f"{self.name} ({type(self.module).__name__}), run on one sample at a time, {found}")
 
 
-@contextmanager
-def checkpointing_by_name() -> Iterator[None]:
-    """Explain the error if gradient checkpointing reruns a module that runs sample by sample.
+def explained(error: RuntimeError, shared: Sequence[str]) -> TrainingStateError | None:
+    """Return the error to raise instead, of gradient checkpointing, a compiled model, or modules that all samples
+    share; None of others.
 
-    Do the same if a compiled backward pass frees buffers that the first check still needs.
+    ``shared``: names of modules that are run sample by sample, and got nothing that is a sample's own.
     """
-    try:
-        yield
-    except RuntimeError as error:
-        if "donated buffers" in str(error):
-            todo = "set torch._functorch.config.donated_buffer = False before the first forward pass"
-            raise TrainingStateError(
-                f"a compiled backward pass runs once, and the first check needs it: {todo}"
-            ) from error
-        if not re.search("torch.utils.checkpoint|escaped from inside a function being vmapped", str(error)):
-            raise
-        if "use_reentrant=True" in str(error):
+    said = str(error)
+    if "donated buffers" in said:
+        todo = "set torch._functorch.config.donated_buffer = False before the first forward pass"
+        return TrainingStateError(f"a compiled backward pass runs once, and the first check needs it: {todo}")
+    if re.search("torch.utils.checkpoint|escaped from inside a function being vmapped", said):
+        if "use_reentrant=True" in said:
             todo = "use_reentrant=False, else hooks see a layer without its graph"
-            raise TrainingStateError(f"gradient checkpointing is of the reentrant kind: {todo}") from error
+            return TrainingStateError(f"gradient checkpointing is of the reentrant kind: {todo}")
         todo = "use it on layers that hooks follow, and not around modules that are run one sample at a time"
-        raise TrainingStateError(f"gradient checkpointing cannot be followed here: {todo}") from error
+        return TrainingStateError(f"gradient checkpointing cannot be followed here: {todo}")
+    if isinstance(error, TrainingStateError) or not shared:
+        return None
+    todo = "where the code around it does not take that, name a module around both in whole=[...]"
+    found = f"{shared[0]} is the same for all samples, and is given once for each of them"
+    return TrainingStateError(f"the losses fail ({said[:100]}); {found}: {todo}")
 
 
 def buffer_versions(model: nn.Module) -> dict[str, tuple[int, int]]:
@@ -211,18 +204,25 @@ def buffer_versions(model: nn.Module) -> dict[str, tuple[int, int]]:
     return {name: (id(value), 0 if value.is_inference() else value._version) for name, value in model.named_buffers()}
 
 
-class _Copies(torch.autograd.Function):  # type: ignore[misc]  # torch is skipped by mypy
-    """A parameter for each sample, whose gradients are handed over and reach no parameter."""
+class Tap(torch.autograd.Function):  # type: ignore[misc]  # torch is skipped by mypy
+    """A layer's output, or a parameter's copies, as a function of inputs and of an anchor that get no gradient from it.
+
+    Autograd saves the inputs: changing them in place is an error, and a checkpoint drops them and computes them again.
+    """
 
     @staticmethod
-    def forward(ctx: Any, take: Any, parameter: torch.Tensor, size: int, anchor: torch.Tensor) -> torch.Tensor:
-        ctx.take = take
-        return parameter.expand(size, *parameter.shape)
+    def forward(
+        ctx: Any, take: Any, owned: bool, output: torch.Tensor, anchor: torch.Tensor, *inputs: torch.Tensor
+    ) -> torch.Tensor:
+        ctx.take, ctx.count = take, len(inputs)
+        ctx.save_for_backward(*inputs)
+        # Torch's own layers save none of their outputs, so these may be changed in place, as no view may.
+        return output.data if owned else output.view_as(output)
 
     @staticmethod
-    def backward(ctx: Any, gradients: torch.Tensor) -> tuple[None, ...]:
-        ctx.take(gradients.detach())
-        return None, None, None, None
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        ctx.take(ctx.saved_tensors, gradient)
+        return (None, None, gradient, None, *(None,) * ctx.count)
 
 
 class _Call:

@@ -6,8 +6,6 @@ gradients. Between uses each process keeps a shard of rows of the parameter, and
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -18,15 +16,15 @@ from torch.distributed.tensor import DTensor, Partial, Shard
 from dprmt._validation import TrainingStateError
 from dprmt.training.clipping._capture import Capture
 from dprmt.training.clipping._optimizer import CleanSum, NoisySumOptimizer
-from dprmt.training.clipping._step import ClippedStep, Identities, Losses
+from dprmt.training.clipping._step import ClippedStep, Identities, Losses, products_by_row
 
 
 class ShardedStep(ClippedStep):
     """A private step whose model's parameters are shards; made by :meth:`ClippingPlan.privatize`.
 
     All processes must call :meth:`accumulate` equally often in a logical step, because the forward and backward passes
-    are collective. A process without a sample left calls it inside :meth:`standing_in`, with any row. If one process
-    raises an error, the others wait until their launcher ends them, as usual with ``fully_shard``.
+    are collective. A process without a sample left sets ``stands_in`` and calls it with any row. If one process raises
+    an error, the others wait until their launcher ends them, as usual with ``fully_shard``.
 
     Parameters
     ----------
@@ -37,7 +35,7 @@ class ShardedStep(ClippedStep):
 
     Formal guarantees
     -----------------
-    As for ``ClippedStep`` with ``distributed=True``, except that no sample runs alone: losses given as a function of
+    As for ``ClippedStep`` in several processes, except that no sample runs alone: losses given as a function of
     the batch are called once. Both gradient checks of the first micro-batch run in all processes.
 
     Examples
@@ -58,29 +56,20 @@ class ShardedStep(ClippedStep):
         self._handles = [module.register_forward_hook(self._note) for module in modules]
         self._calls = 0
 
-    @contextmanager
-    def standing_in(self) -> Iterator[None]:
-        """Take part in collective operations inside, and add nothing, whatever the samples are.
+    def accumulate(self, losses: Losses, *, samples: Identities, **options: Any) -> torch.Tensor:
+        """See ``ClippedStep``.
 
-        Yields
-        ------
-        None
-            To call :meth:`accumulate`.
+        Returns
+        -------
+        Tensor, shape (B,)
+            As there.
         """
-        self._stands_in = True
-        try:
-            yield
-        finally:
-            self._stands_in = False
-
-    def _add(
-        self, losses: Losses, samples: Identities, step: int, batch: Any, units: Identities | None
-    ) -> torch.Tensor:
         self._calls += 1
-        if self._stands_in:
+        if self.stands_in:
             who = f"nobody in process {torch.distributed.get_rank()}, call {self._calls}"
             samples = [f"{who}, row {row}" for row in range(len(samples))]
-        return super()._add(losses, samples, step, batch, units)
+        with products_by_row():  # always: all processes do the same
+            return super().accumulate(losses, samples=samples, **options)
 
     def step(self) -> None:
         """See ``ClippedStep``.
@@ -124,17 +113,13 @@ class ShardedStep(ClippedStep):
             if shard.requires_grad and whole is not shard:
                 self._whole[shard] = whole
 
-    def _computed(self, losses: Any, batch: Any, checked: int | None) -> torch.Tensor:
-        return losses(batch)
-
-    def _clip_factors(self, squared: torch.Tensor, rounding: float) -> torch.Tensor:
-        """Compute them, once all processes have come to the same place."""
+    def _check_same(self) -> None:
+        """Raise unless all processes have come to the same place."""
         seen: list[Any] = [None] * torch.distributed.get_world_size()
         mine = (len(self._capture.contributions), len(self._whole), self._number)
         torch.distributed.all_gather_object(seen, mine)
         if len(set(seen)) > 1:
             raise TrainingStateError("processes reach other layers, or are at other steps: sums would be wrong")
-        return super()._clip_factors(squared, rounding)
 
     def _in_all(self, value: bool) -> bool:
         said = torch.tensor(float(value))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 import torch
@@ -14,8 +14,9 @@ from dprmt._validation import ParameterError, TrainingStateError
 from dprmt.training.clipping._capture import Capture, check_losses, check_parameters
 from dprmt.training.clipping._formed_layers import Layer
 from dprmt.training.clipping._isolation import Isolation
+from dprmt.training.clipping._modules import padding_rows
 from dprmt.training.clipping._optimizer import ONLY_STEP, NoisySumOptimizer
-from dprmt.training.clipping._sample_wise import checkpointing_by_name
+from dprmt.training.clipping._sample_wise import explained
 from dprmt.training.clipping._units import unit_rows
 from dprmt.training.norms import NormRecord, clip_factors
 from dprmt.training.norms._probes import SampleId, checked_ids
@@ -33,7 +34,7 @@ class _MaySpreadError(Exception):
 
 
 @contextmanager
-def _products_by_row() -> Iterator[None]:
+def products_by_row() -> Iterator[None]:
     """Switch off oneDNN, whose products in bfloat16 read past a row of odd length.
 
     They multiply the next row's first number by zero. If that is NaN or infinite, the product is NaN, and the
@@ -55,73 +56,15 @@ class LogicalStep:
         self._samples: set[SampleId] = set()  # of the logical step, whose gradients are in the sum or may be
         self._number = 0
         self._moved = frozenset(optimizer.params)
+        optimizer.padding_rows = padding_rows(model)
         self._may_move = False
-        self._draw_key, self._draw_count = secrets.token_bytes(32), 0
+        self.stands_in = False
+        """Whether :meth:`accumulate` adds nothing, and only takes part in what processes with a sharded model do."""
         self._devices = sorted({value.device for value in model.parameters()}, key=str)
         self.centred_count = 0.0
-        """1/2 for each sample of the step whose norm is at most the clipping norm, -1/2 for others. **Private.**"""
+        """1/2 for each sample of the step whose norm is at most the clipping norm, -1/2 for longer ones and those that
+        are left out because their norm is not finite. **Private.**"""
         self._guard = optimizer.original_optimizer.register_step_pre_hook(self._only_here)
-
-    def accumulate(
-        self,
-        losses: Losses,
-        *,
-        samples: Identities,
-        step: int,
-        batch: Any = None,
-        units: Identities | None = None,
-    ) -> torch.Tensor:
-        """Add the clipped gradients of a micro-batch to the sum of the logical step.
-
-        Parameters
-        ----------
-        losses : callable, or Tensor of shape (B,)
-            A function from a batch to each sample's loss, by :attr:`model` in training mode; or these losses, with
-            their graph, which allow no isolation check. Never their mean.
-        samples : sequence of int or str, or tensor of integers, shape (B,)
-            Identities in the data set, not positions in the batch.
-        step : int
-            Number of the logical step, the same for all its micro-batches and never used twice: it keys probes.
-        batch : Tensor, list, or mapping or tuple of these
-            Argument of a callable ``losses``; every tensor has one row per sample. Columns at the end that
-            ``attention_mask`` excludes are padding.
-        units : sequence of int or str, or tensor of integers, shape (B,), optional
-            Unit of each row, and ``samples`` are identities of rows. All rows of a unit form one sample: their losses
-            are summed. Side by side, all are in one micro-batch. Run alone, the last unit of a call may continue in
-            the next one.
-
-        Returns
-        -------
-        Tensor, shape (B,)
-            The losses, detached. **Private.**
-
-        Raises
-        ------
-        ParameterError
-            If an argument is out of its range, or a sample is in the sum already. In the first micro-batch also if a
-            loss depends on another sample, or a parameter gets a gradient outside of its layer.
-        TrainingStateError
-            If samples influence each other, a layer's first axis is not the sample, a buffer changes, or parameters
-            were replaced. The sum is unchanged, so you can fix the model and pass the samples again.
-
-        Notes
-        -----
-        An isolation check compares the loss and the captured gradient of two samples. With other neighbours,
-        in batches of equal size of at most 13 rows, they may differ by 1e-5 in float32, 1e-9 in float64 and 1e-2 in 16
-        bits, relative to the larger of C and the gradient. Alone, without dropout and padding, losses may differ by
-        1e-4 (1e-7, 5 %) and gradients by a tenth (16 bits: half), because rounding can switch units off. Other
-        micro-batches and other kinds of neighbours are not covered.
-
-        The decision to stop and the layer named in the error depend on private data: see
-        ``docs/theory/isolation_checks.md``.
-        """
-        return self._add(losses, samples, step, batch, units)
-
-    def _add(
-        self, losses: Losses, samples: Identities, step: int, batch: Any, units: Identities | None
-    ) -> torch.Tensor:
-        """Add the clipped gradients of a micro-batch to the sum; arguments are those of :meth:`accumulate`."""
-        raise NotImplementedError
 
     def step(self) -> None:
         """Add noise once, divide by the *expected* batch size, let the optimizer move, and clear the sum.
@@ -152,8 +95,21 @@ class LogicalStep:
     def abandon(self) -> None:
         """Forget everything that was added since the last step."""
         self.discard()
-        self.optimizer.forget()
+        for parameter in self.optimizer.params:
+            parameter.grad = parameter.summed_grad = parameter.projected_grad = None
         self._samples, self.centred_count = set(), 0.0
+
+    def close(self) -> torch.nn.Module:
+        """Forget what was added, and take all hooks away.
+
+        Returns
+        -------
+        torch.nn.Module
+            The model as it was given, with its trained weights.
+        """
+        self.abandon()
+        self._guard.remove()
+        return self.model
 
     def _enter(self, samples: Identities, step: int) -> set[SampleId]:
         """Note samples of a logical step, each of which is clipped and added once."""
@@ -180,45 +136,11 @@ class LogicalStep:
         if not self._may_move:
             raise TrainingStateError(f"a step of the optimizer that was made private.\nFix: {ONLY_STEP}")
 
-    def clip_at(self, clipping_norm: float) -> None:
-        """Clip and add noise at another clipping norm from the next step on."""
-        self.optimizer.max_grad_norm = clipping_norm
-        for group in self.optimizer.original_optimizer.param_groups:
-            if "noise_variance" in group:  # of DPAdamBC and DPGrape
-                noise = self.optimizer.noise_multiplier * clipping_norm / self.optimizer.expected_batch_size
-                group["noise_variance"] = noise**2
-
-    def _clip_factors(self, squared: torch.Tensor, rounding: float) -> torch.Tensor:
-        bound, stability = self.optimizer.max_grad_norm, self.optimizer.stability
-        return clip_factors(squared, bound, rounding=rounding, stability=stability)
-
-    def _count(self, squared: torch.Tensor) -> None:
-        """Count samples that were added, or left out because their norm is not finite."""
-        self.centred_count += float(((squared <= self.optimizer.max_grad_norm**2).double() - 0.5).sum())
-
     def complete(self) -> None:
         """Add what is held back, of a unit that may have more rows."""
 
     def discard(self) -> None:
         """Forget a forward pass that is not to be trained on."""
-
-    def draw_from(self, secret: bytes) -> None:
-        """Draw dropout of the passes to come from this secret, never used before, instead of one of this process."""
-        self._draw_key, self._draw_count = secret, 0
-
-    def _give_back(self) -> None:
-        """Leave the optimizer as it was given."""
-        self._guard.remove()
-        self.optimizer.forget()
-
-    def _draws(self) -> AbstractContextManager[None]:
-        """Seed the draws of a forward and a backward pass from a secret.
-
-        Given the key, dropout is independent across samples and of the data. So it can be the same for each remaining
-        sample when one is removed and the others move up.
-        """
-        self._draw_count += 1
-        return draws_from(self._draw_key + self._draw_count.to_bytes(8, "little"), self._devices)
 
 
 class ClippedStep(LogicalStep):
@@ -286,65 +208,117 @@ class ClippedStep(LogicalStep):
         """Micro-batches of which samples were run alone; 0 where every loss was given as a tensor."""
         return self._isolation.count
 
-    def _add(
-        self, losses: Losses, samples: Identities, step: int, batch: Any, units: Identities | None
-    ) -> torch.Tensor:
-        given = (losses, samples, step, batch, units)
-        try:
-            return self._clipped(*given)
-        except _MaySpreadError:
-            self._draw_count -= 1  # the same dropout
-            with _products_by_row():
-                return self._clipped(*given, again=True)
-
-    def _clipped(
+    def accumulate(
         self,
         losses: Losses,
+        *,
         samples: Identities,
-        number: int,
-        batch: Any,
-        units: Identities | None,
-        again: bool = False,
+        step: int,
+        batch: Any = None,
+        units: Identities | None = None,
+        secret: bytes | None = None,
     ) -> torch.Tensor:
-        may_spread = callable(losses) and not again and self._devices[0].type == "cpu"
+        """Add the clipped gradients of a micro-batch to the sum of the logical step.
+
+        Parameters
+        ----------
+        losses : callable, or Tensor of shape (B,)
+            A function from a batch to each sample's loss, by :attr:`model` in training mode; or these losses, with
+            their graph, which allow no isolation check. Never their mean.
+        samples : sequence of int or str, or tensor of integers, shape (B,)
+            Identities in the data set, not positions in the batch.
+        step : int
+            Number of the logical step, the same for all its micro-batches and never used twice: it keys probes.
+        batch : Tensor, list, or mapping or tuple of these
+            Argument of a callable ``losses``; every tensor has one row per sample. Columns at the end that
+            ``attention_mask`` excludes are padding.
+        units : sequence of int or str, or tensor of integers, shape (B,), optional
+            Unit of each row, and ``samples`` are identities of rows. All rows of a unit form one sample: their losses
+            are summed. Side by side, all are in one micro-batch. Run alone, the last unit of a call may continue in
+            the next one.
+        secret : bytes, optional
+            At least 32, never used before, which dropout is drawn from; by default new ones.
+
+        Returns
+        -------
+        Tensor, shape (B,)
+            The losses, detached. **Private.**
+
+        Raises
+        ------
+        ParameterError
+            If an argument is out of its range, or a sample is in the sum already. In the first micro-batch also if a
+            loss depends on another sample, or a parameter gets a gradient outside of its layer.
+        TrainingStateError
+            If samples influence each other, a layer's first axis is not the sample, a buffer changes, or parameters
+            were replaced. The sum is unchanged, so you can fix the model and pass the samples again.
+
+        Notes
+        -----
+        An isolation check compares the loss and the captured gradient of two samples. With other neighbours,
+        in batches of equal size of at most 13 rows, they may differ by 1e-5 in float32, 1e-9 in float64 and 1e-2 in 16
+        bits, relative to the larger of C and the gradient. Alone, without dropout and padding, losses may differ by
+        1e-4 (1e-7, 5 %) and gradients by a tenth (16 bits: half), because rounding can switch units off. Other
+        micro-batches and other kinds of neighbours are not covered.
+
+        The decision to stop and the layer named in the error depend on private data: see
+        ``docs/theory/isolation_checks.md``.
+        """
+        capture, isolation = self._capture, self._isolation
+        secret = secrets.token_bytes(32) if secret is None else secret
+        may_spread = callable(losses) and torch.backends.mkldnn.enabled and self._devices[0].type == "cpu"
         try:
-            with self._draws(), checkpointing_by_name():
-                if not isinstance(losses, torch.Tensor):
-                    self._capture.finish()  # forward passes between steps, which nothing is trained on
-                    losses = self._computed(losses, batch, None if again else len(samples))
-                check_losses(losses)
-                if len(samples) != len(losses):
-                    raise ParameterError("samples", len(samples), f"identities of all {len(losses)} samples")
-                if len(losses):
+            # Given the key, dropout is independent across samples and of the data. So it can be the same for each
+            # remaining sample when one is removed and the others move up.
+            with draws_from(secret, self._devices):
+                if isinstance(losses, torch.Tensor):
+                    found = losses
+                else:
+                    capture.finish()  # forward passes between steps, which nothing is trained on
+                    if not self.is_spread:
+                        isolation.check(losses, batch, len(samples), float(self.optimizer.max_grad_norm))
+                    for generator in isolation.generators:  # of the model's own: their seed may be known
+                        generator.set_state(secret_generator(generator.device).get_state())
+                    found = losses(batch)
+                check_losses(found)
+                if len(samples) != len(found):
+                    raise ParameterError("samples", len(samples), f"identities of all {len(found)} samples")
+                if len(found):
                     if self._is_first and not self.is_spread:
-                        check_parameters(losses, self.model)
+                        check_parameters(found, self.model)
                         self._is_first = False
-                    self._clip_and_sum(losses, samples, number, units, may_spread)
-                return losses.detach()
+                    self._clip_and_sum(found, samples, step, units, may_spread)
+                return found.detach()
+        except _MaySpreadError:
+            with products_by_row():
+                return self.accumulate(losses, samples=samples, step=step, batch=batch, units=units, secret=secret)
+        except RuntimeError as error:
+            if (explanation := explained(error, capture.shared_modules())) is None:
+                raise
+            raise explanation from error
         finally:
             self.discard()
 
     def _clip_and_sum(
         self, losses: torch.Tensor, samples: Identities, number: int, units: Identities | None, may_spread: bool
     ) -> None:
-        capture, isolation = self._capture, self._isolation
+        capture, bound = self._capture, self.optimizer.max_grad_norm
         whose = None if units is None else unit_rows(units, len(losses))
         names = samples if whose is None else whose.names
-        capture.check()
         new = self._enter(names, number)
         try:
-            looks = not (self._was_checked or isolation.apart) and not self._in_all(len(losses) < 2)
-            if looks:
-                capture.check_apart(losses, always=self.is_spread)
-            squared = capture.backward(losses, step=number, samples=names, units=whose)
+            looks = not (self._was_checked or self._isolation.apart) and not self._in_all(len(losses) < 2)
+            squared = capture.backward(losses, step=number, samples=names, units=whose, apart=looks)
             finite = torch.isfinite(squared)
             all_finite = bool(finite.all())
-            if may_spread and not self._in_all(all_finite):  # all processes run again, or none
+            if may_spread and not all_finite:
                 raise _MaySpreadError
-            factors = self._clip_factors(squared, capture.rounding)
+            if self.is_spread:
+                self._check_same()
+            factors = clip_factors(squared, bound, rounding=capture.rounding, stability=self.optimizer.stability)
             factors_of = self._factors_of_layers(squared) if self.clips_layers else {}
             kept: torch.Tensor | slice = slice(None) if all_finite else finite
-            if self._stands_in:
+            if self.stands_in:
                 kept = torch.zeros_like(finite)
             # Large sums last, when most other memory is free; a layer's own contributions stay in their order.
             capture.contributions.sort(key=lambda pair: capture.sizes[pair[0]], reverse=True)
@@ -355,8 +329,8 @@ class ClippedStep(LogicalStep):
                 contribution.add_to_sums(own[kept], kept)
                 if self.is_spread:
                     self._summed()
-            if not self._stands_in:
-                self._count(squared)
+            if not self.stands_in:
+                self.centred_count += float(((squared <= bound**2).double() - 0.5).sum())
             self._was_checked = self._was_checked or (looks and self._in_all(all_finite))  # NaN shows nothing
         except BaseException:
             if not capture.summing:
@@ -369,45 +343,30 @@ class ClippedStep(LogicalStep):
         each = capture.squared_of.items()
         return {layer: clip_factors(of, share, rounding=capture.rounding).to(squared.device) for layer, of in each}
 
-    def _computed(self, losses: Callable[[Any], torch.Tensor], batch: Any, checked: int | None) -> torch.Tensor:
-        """Return losses; ``checked``: of how many rows, where an isolation check may come before."""
-        try:
-            if checked is not None:
-                self._isolation.check(losses, batch, checked, float(self.optimizer.max_grad_norm))
-            for generator in self._isolation.generators:  # of the model's own: their seed may be known
-                generator.set_state(secret_generator(generator.device).get_state())
-            return losses(batch)
-        except RuntimeError as error:
-            shared = self._capture.shared_modules()
-            if isinstance(error, TrainingStateError) or not shared:
-                raise
-            todo = "where the code around it does not take that, name a module around both in whole=[...]"
-            found = f"{shared[0]} is the same for all samples, and is given once for each of them"
-            raise TrainingStateError(f"the losses fail ({str(error)[:100]}); {found}: {todo}") from error
-
     def discard(self) -> None:
         """Forget a forward pass that is not to be trained on, for instance after an error."""
         self._capture.finish()
 
     def close(self) -> torch.nn.Module:
-        """Take all hooks away.
+        """See ``LogicalStep``.
 
         Returns
         -------
         torch.nn.Module
             The model as it was given, with its trained weights.
         """
-        self.discard()
-        self._give_back()
         self._capture.remove()
-        return self.model
+        return super().close()
 
     # Of processes that share a model, see `ShardedStep`.
 
-    is_spread = _stands_in = False
+    is_spread = False
 
     def _in_all(self, value: bool) -> bool:
         return value
+
+    def _check_same(self) -> None:
+        """Raise unless all processes have come to the same place."""
 
     def _summed(self) -> None:
         """Take a contribution's sum to where it is kept."""

@@ -19,7 +19,7 @@ from dprmt.training.clipping._optimizer import NoisySumOptimizer, sum_of
 from dprmt.training.clipping._sample_wise import buffer_versions
 from dprmt.training.clipping._step import REPLAY, Identities, LogicalStep, Losses
 from dprmt.training.clipping._units import unit_rows
-from dprmt.training.norms import NormRecord, rounding_margin
+from dprmt.training.norms import NormRecord, clip_factors, rounding_margin
 from dprmt.training.norms._clipping import full_precision, sum_of_squares
 from dprmt.training.norms._probes import SampleId
 from dprmt.training.randomness import draws_from
@@ -74,9 +74,28 @@ class UnitStep(LogicalStep):
         double = all(value.dtype == torch.float64 for value in self._trained)
         return rounding_margin(1, dtype=torch.float64 if double else torch.float32)
 
-    def _add(
-        self, losses: Losses, samples: Identities, step: int, batch: Any, units: Identities | None
+    def accumulate(
+        self,
+        losses: Losses,
+        *,
+        samples: Identities,
+        step: int,
+        batch: Any = None,
+        units: Identities | None = None,
+        secret: bytes | None = None,
     ) -> torch.Tensor:
+        """Add the clipped gradients of units; see :meth:`ClippedStep.accumulate`.
+
+        Parameters
+        ----------
+        losses, samples, step, batch, units, secret
+            As there, with a callable and the unit of each row.
+
+        Returns
+        -------
+        Tensor, shape (B,)
+            The losses, detached. **Private.**
+        """
         assert callable(losses)
         assert units is not None
         size = len(samples)
@@ -84,11 +103,15 @@ class UnitStep(LogicalStep):
         if not size:
             return torch.zeros(0)
         apart, found = BatchRows(batch, size), dict[int, torch.Tensor]()
+        secret = secrets.token_bytes(32) if secret is None else secret
         self._look(losses, [apart.picked(own) for own in (rows.rows[0], rows.rows[-1])])
-        for unit, own in zip(rows.names, rows.rows, strict=True):
+        for place, (unit, own) in enumerate(zip(rows.names, rows.rows, strict=True)):
             try:
-                self._begin(unit, step)
-                with self._draws():
+                if unit != self._unit:
+                    self.complete()
+                    self._enter([unit], step)
+                    self._unit = unit
+                with draws_from(secret + place.to_bytes(8, "little"), self._devices):
                     found |= zip(own, self._backward(losses, apart.picked(own), len(own)), strict=True)
             except BaseException:
                 self.discard()
@@ -101,19 +124,7 @@ class UnitStep(LogicalStep):
             parameter.grad = None
         if self._unit is not None:
             self._samples.discard(self._unit)  # nothing of the unit is in the sum: its rows may come again
-        self._forget_unit()
-
-    def close(self) -> torch.nn.Module:
-        """Forget everything that was added.
-
-        Returns
-        -------
-        torch.nn.Module
-            The model as it was given, with its trained weights.
-        """
-        self.discard()
-        self._give_back()
-        return self.model
+        self._held, self._unit = {}, None
 
     def _look(self, function: Callable[[Any], torch.Tensor], batches: list[Any]) -> None:
         """Raise unless a unit gives the same twice, with another one in between: the first, and random later ones."""
@@ -141,12 +152,6 @@ class UnitStep(LogicalStep):
             found = torch.autograd.grad(losses.sum(), self._trained, allow_unused=True)
         return [losses.detach(), *(value.to_dense() for value in found if value is not None)]
 
-    def _begin(self, unit: SampleId, step: int) -> None:
-        if unit != self._unit:
-            self.complete()
-            self._enter([unit], step)
-            self._unit = unit
-
     def _backward(self, losses_of: Callable[[Any], torch.Tensor], batch: Any, rows: int) -> torch.Tensor:
         buffers = buffer_versions(self.model)
         losses = losses_of(batch)
@@ -167,13 +172,14 @@ class UnitStep(LogicalStep):
             return
         gradients = {parameter: self._as_summed(parameter, value) for parameter, value in self._held.items()}
         squared = sum((sum_of_squares(value[None]).cpu() for value in gradients.values()), torch.zeros(1).double())
+        bound, stability = self.optimizer.max_grad_norm, self.optimizer.stability
         if bool(squared.isfinite()):
-            factor = self._clip_factors(squared, self.rounding)[0]
+            factor = clip_factors(squared, bound, rounding=self.rounding, stability=stability)[0]
             for parameter, value in gradients.items():
                 total = sum_of(parameter, value.shape)
                 total.add_(value.to(total.dtype), alpha=float(factor))
-        self._count(squared)
-        self._forget_unit()
+        self.centred_count += float(((squared <= bound**2).double() - 0.5).sum())
+        self._held, self._unit = {}, None
 
     def _as_summed(self, parameter: torch.nn.Parameter, gradient: torch.Tensor) -> torch.Tensor:
         subspaces, gradient = self._projected, gradient.to_dense()  # tokens' own gradients are added up
@@ -187,6 +193,3 @@ class UnitStep(LogicalStep):
         dtype = torch.promote_types(whole.dtype, torch.float32)
         with full_precision(whole.device):
             return projector.to(dtype).mT @ whole.to(dtype)
-
-    def _forget_unit(self) -> None:
-        self._held, self._unit = {}, None

@@ -27,6 +27,14 @@ Use: TypeAlias = tuple[Sequence[torch.Tensor], torch.Tensor]
 """A layer's inputs in one of its uses, and the gradients of its output."""
 
 
+def by_token(use: Use) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the input and the output gradients with one axis of tokens, the second."""
+    inputs, gradients = use
+    tokens = gradients.flatten(1, -2) if gradients.ndim > 2 else gradients[:, None]
+    shape = (*tokens.shape[:2], -1) if inputs[0].is_floating_point() else tokens.shape[:2]
+    return inputs[0].reshape(shape), tokens
+
+
 @dataclass(frozen=True)
 class Units:
     """Samples of several rows, such as all texts of a person, for :func:`plan_private`.
@@ -118,10 +126,8 @@ class UnitRows:
 
     def joined(self, use: Use) -> Use:
         """Join inputs and output gradients by unit instead of row, with rows of zeros if a unit has fewer."""
-        inputs, gradients = use
-        tokens = gradients.flatten(1, -2) if gradients.ndim > 2 else gradients[:, None]
-        shape = (*tokens.shape[:2], -1) if inputs[0].is_floating_point() else tokens.shape[:2]
-        return [self._placed(inputs[0].reshape(shape))], self._placed(tokens)
+        activations, gradients = by_token(use)
+        return [self._placed(activations)], self._placed(gradients)
 
     def summed(self, gradients: torch.Tensor) -> torch.Tensor:
         """Sum gradients of rows, (B, …), to gradients of units."""

@@ -171,7 +171,6 @@ def plan_step(
         expected_batch_size=size,
         tokens=tokens,
         probe_generator=probes,
-        distributed=start.processes > 1,
         replay=privacy.replay,
         units=task.units,
         subspaces=subspaces,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 from typing import Literal, SupportsIndex
 
 import torch
@@ -87,7 +87,7 @@ def cancellation_allowance(
     activations: torch.Tensor,
     gradients: torch.Tensor,
     *,
-    terms: SupportsIndex,
+    terms: int,
     bias: bool = False,
     dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
@@ -112,11 +112,6 @@ def cancellation_allowance(
         √2 ρ Σ_t ‖a_t‖²‖g_t‖², and the square of what numbers too small for the dtype may hide; float64. Infinite where
         rows are so long (2⁹⁶ in float32) that the other factor's clipped ones would be too small.
 
-    Raises
-    ------
-    ParameterError
-        If a factor is not a real floating tensor, the leading axes differ, or an option is out of its range.
-
     Privacy
     -------
     Holds if: the allowance is part of n̂ in :func:`clip_factors`, and the sum is formed from the same A and G. Covers:
@@ -132,17 +127,18 @@ def cancellation_allowance(
     >>> clip_factors(allowance, clipping_norm=1.0) < 1e-6
     tensor([True])
     """
-    layer = layer_gradient(activations, gradients, bias)
-    numbers, squares, longest = torch.finfo(layer.left.dtype), [], []
-    for factor in (layer.left, layer.right):
+    factors = as_tokens(activations, gradients)
+    numbers, squares, longest = torch.finfo(factors[0].dtype), [], []
+    for factor in factors:
         lengths = torch.linalg.vector_norm(factor, dim=2).double()
         if not bool(lengths.isfinite().all()):  # squares may overflow in the factor's dtype
             lengths = sum_of_squares(factor.flatten(0, 1)).sqrt().view(factor.shape[:2])
         longest.append(lengths.sum(1))
         squares.append(lengths.square() + factor.shape[2] * numbers.smallest_normal)  # or underflow
     a, g = squares[0] + bias, squares[1]
-    hidden = numbers.smallest_normal * (layer.rows * g.sqrt().sum(1) + layer.columns * a.sqrt().sum(1))
-    margin = _DEVIATIONS * math.sqrt(check_count("terms", terms) + 2) * _unit_roundoff(dtype or layer.left.dtype)
+    d, p = activations.shape[-1] + bias, gradients.shape[-1]
+    hidden = numbers.smallest_normal * (d * g.sqrt().sum(1) + p * a.sqrt().sum(1))
+    margin = _margin(terms, dtype or factors[0].dtype, torch.get_float32_matmul_precision())
     allowance = math.sqrt(2) * margin * (a * g).sum(1) + hidden.square()
     return torch.where(torch.maximum(*longest) > numbers.max**0.75, math.inf, allowance)
 
@@ -189,15 +185,15 @@ def rounding_margin(
     >>> f"{rounding_margin(4096 + 2048):.1e}, {rounding_margin(4096 + 2048, dtype=torch.float64):.1e}"
     '3.7e-05, 9.3e-10'
     """
-    of_terms = _DEVIATIONS * math.sqrt(check_count("terms", terms) + 2) * _unit_roundoff(dtype, precision)
-    return min(1.0, of_terms + 2.0**-30)  # of sums of up to 4e6 squares in float64, in any order
-
-
-def _unit_roundoff(dtype: torch.dtype, precision: str | None = None) -> float:
     if dtype not in (torch.float32, torch.float64):
         raise ParameterError("dtype", dtype, "torch.float32 or torch.float64")
     products = check_choice("precision", precision or torch.get_float32_matmul_precision(), tuple(UNIT_ROUNDOFF))
-    return 2.0**-53 if dtype == torch.float64 else UNIT_ROUNDOFF[products]
+    of_terms = _margin(check_count("terms", terms), dtype, products)
+    return min(1.0, of_terms + 2.0**-30)  # of sums of up to 4e6 squares in float64, in any order
+
+
+def _margin(terms: int, dtype: torch.dtype, precision: str) -> float:
+    return _DEVIATIONS * math.sqrt(terms + 2) * (2.0**-53 if dtype == torch.float64 else UNIT_ROUNDOFF[precision])
 
 
 # The per-sample gradient of a linear-like layer, as products of its two factors that never form it.
@@ -256,22 +252,13 @@ def layer_gradient(
     >>> layer_gradient(torch.ones(2, 5, 3), torch.ones(2, 5, 4)).times(torch.ones(4, 1)).shape
     torch.Size([2, 3, 1])
     """
-    a, g = token_factors(activations=activations, gradients=gradients)
-    check_same_tokens(activations, gradients)
+    check_factors(activations=activations, gradients=gradients)
+    a, g = as_tokens(activations, gradients)
     d, p = a.shape[-1] + bias, g.shape[-1]
     if side not in ("gradients", "activations", None):
         raise ParameterError("side", side, "one of 'gradients', 'activations'")
     on_gradients = p <= d if side is None else side == "gradients"
     return LayerGradient(a, g, d, p) if on_gradients else LayerGradient(g, a, p, d)
-
-
-def check_same_tokens(activations: torch.Tensor, gradients: torch.Tensor) -> None:
-    """Raise unless two factors have the same samples and tokens, in one place."""
-    if activations.shape[:-1] != gradients.shape[:-1]:
-        allowed = f"of shape {(*activations.shape[:-1], 'p')}, as the activations"
-        raise ParameterError("gradients", tuple(gradients.shape), allowed)
-    if activations.device != gradients.device:
-        raise ParameterError("gradients", gradients.device, f"on the device of the activations, {activations.device}")
 
 
 def cheaper_side(in_features: SupportsIndex, out_features: SupportsIndex, *, bias: bool = False) -> Side:
@@ -303,40 +290,32 @@ def cheaper_side(in_features: SupportsIndex, out_features: SupportsIndex, *, bia
     return "gradients" if check_count("out_features", out_features) <= rows else "activations"
 
 
-def token_factors(**factors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def as_tokens(*factors: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Return factors with all axes between the first and the last taken as tokens, in one dtype.
 
     Parameters
     ----------
-    **factors : Tensor, shape (B, ..., features)
-        By the names under which errors speak of them.
+    *factors : Tensor, shape (B, ..., features)
+        Of a real floating dtype.
 
     Returns
     -------
     tuple of Tensor, shape (B, T, features)
         Detached; in the widest of their dtypes, float32 at least. (B, features) becomes (B, 1, features).
 
-    Raises
-    ------
-    ParameterError
-        If one is not a real floating tensor with a batch axis and a feature axis.
-
     Examples
     --------
-    >>> (factor,) = token_factors(gradients=torch.ones(2, 3, 4, 5, dtype=torch.bfloat16))
+    >>> (factor,) = as_tokens(torch.ones(2, 3, 4, 5, dtype=torch.bfloat16))
     >>> factor.shape, factor.dtype
     (torch.Size([2, 12, 5]), torch.float32)
     """
-    dtype = check_factors(**factors)
-    return tuple(
-        value.detach().to(dtype).reshape(len(value), math.prod(value.shape[1:-1]), value.shape[-1])
-        for value in factors.values()
-    )
+    dtype = reduce(torch.promote_types, [value.dtype for value in factors], torch.float32)
+    shapes = [(len(value), math.prod(value.shape[1:-1]), value.shape[-1]) for value in factors]
+    return tuple(value.detach().to(dtype).reshape(shape) for value, shape in zip(factors, shapes, strict=True))
 
 
-def check_factors(**factors: torch.Tensor) -> torch.dtype:
-    """Return the widest of the factors' dtypes, float32 at least; raises as `token_factors` does."""
-    dtype = torch.float32
+def check_factors(**factors: torch.Tensor) -> None:
+    """Raise unless these are real floating tensors (B, ..., features), of the same samples and tokens, in one place."""
     for name, value in factors.items():
         if not isinstance(value, torch.Tensor):
             raise ParameterError(name, type(value).__name__, "a torch tensor")
@@ -344,8 +323,12 @@ def check_factors(**factors: torch.Tensor) -> torch.dtype:
             raise ParameterError(name, value.dtype, "of a real floating dtype")
         if value.ndim < 2 or value.shape[-1] == 0:
             raise ParameterError(name, tuple(value.shape), "of shape (B, ..., features) with at least one feature")
-        dtype = torch.promote_types(dtype, value.dtype)
-    return dtype
+    first, *others = factors.items()
+    for name, value in others:
+        if value.shape[:-1] != first[1].shape[:-1]:
+            raise ParameterError(name, tuple(value.shape), f"of shape {(*first[1].shape[:-1], 'p')}, as the {first[0]}")
+        if value.device != first[1].device:
+            raise ParameterError(name, value.device, f"on the device of the {first[0]}, {first[1].device}")
 
 
 def sum_of_squares(values: torch.Tensor) -> torch.Tensor:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Protocol, SupportsIndex, runtime_checkable
+from typing import Any, Protocol, SupportsIndex, runtime_checkable
 
 import torch
 
@@ -15,13 +15,12 @@ from dprmt.accounting import Hutchinson, HutchPlusPlus, Norms
 from dprmt.training.norms._clipping import (
     LayerGradient,
     Side,
+    check_factors,
     full_precision,
     layer_gradient,
     sum_of_squares,
-    token_factors,
 )
-from dprmt.training.norms._exact import embedding_rows
-from dprmt.training.norms._probes import ProbeGenerator, SampleId, draw_probes
+from dprmt.training.norms._probes import ProbeGenerator, SampleId
 from dprmt.training.norms._record import LayerRecord
 
 
@@ -132,7 +131,7 @@ def hutchinson_squared_norms(
 
 def check_probes(name: str, probes: torch.Tensor, layer: LayerGradient) -> None:
     """Raise unless there is one matrix of the right height for all samples, or one for each."""
-    token_factors(**{name: probes})
+    check_factors(**{name: probes})
     if probes.shape[-2] != layer.columns or probes.shape[:-2] not in ((), layer.left.shape[:1]):
         rows, size = layer.columns, len(layer.left)
         raise ParameterError(name, tuple(probes.shape), f"of shape ({rows}, k) or ({size}, {rows}, k)")
@@ -178,13 +177,19 @@ class _Probed:
             If an argument is out of its range or shapes do not fit.
         """
         factors = layer_gradient(activations, gradients, bias, side=None)
-        named = {"layer": layer, "step": step}
-        return self._estimates(
-            factors, partial(draw_probes, self.generator, self.secret, samples, factors.left, **named)
-        )
+        request = {"layer": layer, "step": step, "dtype": factors.left.dtype, "device": factors.left.device}
+        return self._estimates(factors, partial(self._draw, len(factors.left), samples, **request))
 
     def _estimates(self, factors: LayerGradient, draw: Callable[..., torch.Tensor]) -> torch.Tensor:
         raise NotImplementedError
+
+    def _draw(self, size: int, samples: Sequence[SampleId] | torch.Tensor | None, **request: Any) -> torch.Tensor:
+        """Return the matrix of a micro-batch, or if secret the matrices of its samples."""
+        if not self.secret:
+            return self.generator.shared(**request)
+        if samples is None or len(samples) != size:
+            raise ParameterError("samples", samples, f"the identities of all {size} samples of the micro-batch")
+        return self.generator.per_sample(samples, **request)
 
 
 @dataclass(frozen=True)
@@ -273,21 +278,23 @@ class HutchinsonEstimator(_Probed):
 
     def embedding_squared_norms(
         self,
-        tokens: torch.Tensor,
-        gradients: torch.Tensor,
+        owners: torch.Tensor,
+        rows: torch.Tensor,
+        size: int,
         *,
         layer: str,
         step: SupportsIndex,
         samples: Sequence[SampleId] | torch.Tensor | None = None,
-        padding_idx: int | None = None,
     ) -> torch.Tensor:
         """Return estimates for an embedding table: ‖(AᵀG)P‖²_F with A the tokens' indicators, from the rows that are
         summed.
 
         Parameters
         ----------
-        tokens, gradients, padding_idx
-            As in :func:`dprmt.training.norms.embedding_rows`, whose exact norms are seldom more expensive.
+        owners, rows : Tensor, shapes (R,) and (R, p)
+            As found by `dprmt.training.norms._exact.embedding_rows`.
+        size : int
+            Number B of samples.
         layer, step, samples
             As in :meth:`squared_norms`.
 
@@ -301,15 +308,13 @@ class HutchinsonEstimator(_Probed):
         ParameterError
             If an argument is out of its range or shapes do not fit.
         """
-        (values,) = token_factors(gradients=gradients)
-        request = {"layer": layer, "step": step, "rows": values.shape[-1], "probes": self.probes}
-        probes = draw_probes(self.generator, self.secret, samples, values, **request)
-        owners, _, rows = embedding_rows(tokens.reshape(len(values), -1), values, padding_idx=padding_idx)
-        each = rows.split(torch.bincount(owners, minlength=len(values)).tolist())  # rows are sorted by their owner
-        with full_precision(values.device):
-            products = [part @ own for part, own in zip(each, probes.expand(len(values), -1, -1), strict=True)]
-        squares = torch.zeros(len(values), dtype=torch.float64, device=values.device)
-        return squares.index_add_(0, owners, sum_of_squares(torch.cat([values.new_empty(0, self.probes), *products])))
+        request = {"rows": rows.shape[-1], "probes": self.probes, "dtype": rows.dtype, "device": rows.device}
+        probes = self._draw(size, samples, layer=layer, step=step, **request).expand(size, -1, -1)
+        each = rows.split(torch.bincount(owners, minlength=size).tolist())  # rows are sorted by their owner
+        with full_precision(rows.device):
+            products = [part @ own for part, own in zip(each, probes, strict=True)]
+        squares = torch.zeros(size, dtype=torch.float64, device=rows.device)
+        return squares.index_add_(0, owners, sum_of_squares(torch.cat([rows.new_empty(0, self.probes), *products])))
 
 
 # Hutch++.

@@ -7,14 +7,13 @@ from typing import SupportsIndex
 
 import torch
 
-from dprmt._validation import ParameterError, check_count
+from dprmt._validation import check_count
 from dprmt.training.norms._clipping import (
+    as_tokens,
     check_factors,
-    check_same_tokens,
     full_precision,
     layer_gradient,
     sum_of_squares,
-    token_factors,
 )
 
 MEMORY_BUDGET = 64 << 20
@@ -60,8 +59,8 @@ def exact_squared_norms(
     tensor([100.], dtype=torch.float64)
     """
     budget = check_count("memory_budget", memory_budget)
-    dtype = check_factors(activations=activations, gradients=gradients)
-    check_same_tokens(activations, gradients)
+    check_factors(activations=activations, gradients=gradients)
+    dtype = torch.promote_types(torch.promote_types(activations.dtype, gradients.dtype), torch.float32)
     d, p, size = activations.shape[-1], gradients.shape[-1], len(gradients)
     # A CPU's cache still holds a product of 4 MiB when its squares are added.
     row, wanted = p * dtype.itemsize, min(budget, 4 << 20) if gradients.device.type == "cpu" else budget
@@ -71,19 +70,19 @@ def exact_squared_norms(
     block = torch.empty(min(samples, size), rows, p, dtype=dtype, device=gradients.device)
     parts = []
     for first in range(0, size, samples):
-        layer = layer_gradient(activations[first : first + samples], gradients[first : first + samples])
-        with full_precision(layer.left.device):
+        a, g = as_tokens(activations[first : first + samples], gradients[first : first + samples])
+        with full_precision(a.device):
             squares = [
-                sum_of_squares(torch.bmm(part.transpose(1, 2), layer.right, out=block[: len(part), : part.shape[2]]))
-                for part in layer.left.split(rows, 2)
+                sum_of_squares(torch.bmm(part.transpose(1, 2), g, out=block[: len(part), : part.shape[2]]))
+                for part in a.split(rows, 2)
             ]
         parts.append(torch.stack(squares).sum(0))
-        del layer  # before the next one takes its own
+        del a, g  # before the next ones take their own
     norms = torch.cat(parts) if parts else sum_of_squares(gradients)
     del block  # before the bias takes its own
     if not bias:
         return norms
-    (per_token,) = token_factors(gradients=gradients)
+    (per_token,) = as_tokens(gradients)
     return norms + sum_of_squares(per_token.sum(1))
 
 
@@ -110,19 +109,13 @@ def embedding_rows(
     rows : Tensor, shape (R, p)
         Sums of the gradients at the sample's positions that hold the token, in at least float32.
 
-    Raises
-    ------
-    ParameterError
-        If ``tokens`` is not a tensor of non-negative integers with the leading axes of ``gradients``.
-
     Examples
     --------
     >>> owners, words, rows = embedding_rows(torch.tensor([[7, 7, 2]]), torch.ones(1, 3, 1))
     >>> owners.tolist(), words.tolist(), rows.tolist()
     ([0, 0], [2, 7], [[1.0], [2.0]])
     """
-    (per_token,) = token_factors(gradients=gradients)
-    _check_tokens(tokens, gradients)
+    (per_token,) = as_tokens(gradients)
     flat = tokens.flatten(1).long() if tokens.ndim > 1 else tokens[:, None].long()
     values = per_token.flatten(0, 1)
     owner = torch.arange(len(flat), device=flat.device)[:, None].expand_as(flat)
@@ -133,15 +126,6 @@ def embedding_rows(
         real = found[:, 1] != padding_idx
         found, sums = found[real], sums[real]
     return found[:, 0], found[:, 1], sums
-
-
-def _check_tokens(tokens: torch.Tensor, gradients: torch.Tensor) -> None:
-    if not isinstance(tokens, torch.Tensor) or tokens.is_floating_point() or tokens.dtype == torch.bool:
-        raise ParameterError("tokens", getattr(tokens, "dtype", type(tokens).__name__), "a tensor of integers")
-    if tokens.shape != gradients.shape[:-1]:
-        raise ParameterError("tokens", tuple(tokens.shape), f"of shape {tuple(gradients.shape[:-1])}")
-    if tokens.numel() and int(tokens.min()) < 0:
-        raise ParameterError("tokens", int(tokens.min()), "integers >= 0")
 
 
 # By the tokens' Gram matrices ("ghost clipping").

@@ -199,22 +199,6 @@ class ProbeGenerator:
         return result
 
 
-def draw_probes(
-    generator: ProbeGenerator,
-    secret: bool,
-    samples: Sequence[SampleId] | torch.Tensor | None,
-    factor: torch.Tensor,
-    **request: Any,
-) -> torch.Tensor:
-    """Return the matrix, or if secret the samples' matrices, that a micro-batch's factor (B, T, ·) is multiplied by."""
-    request |= {"dtype": factor.dtype, "device": factor.device}
-    if not secret:
-        return generator.shared(**request)
-    if samples is None or len(samples) != len(factor):
-        raise ParameterError("samples", samples, f"the identities of all {len(factor)} samples of the micro-batch")
-    return generator.per_sample(samples, **request)
-
-
 def sample_names(samples: Sequence[SampleId] | torch.Tensor) -> list[bytes]:
     """Return identities as byte strings that differ whenever the identities do.
 

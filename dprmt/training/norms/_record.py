@@ -24,11 +24,6 @@ class LayerRecord:
         ``Hutchinson`` is the largest that a sample's gradient of this layer can have. None for estimators of unknown
         law: there is no ε for them.
 
-    Raises
-    ------
-    ParameterError
-        If a value is of another kind.
-
     Examples
     --------
     >>> LayerRecord("norm.weight")
@@ -37,19 +32,6 @@ class LayerRecord:
 
     layer: str
     norms: Norms | None = ExactNorms()
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.layer, str) or not self.layer:
-            raise ParameterError("layer", self.layer, "a name that is not empty")
-        if not (self.norms is None or isinstance(self.norms, Norms)):
-            raise ParameterError(
-                "norms", self.norms, "a value such as Hutchinson(32, secret=False), or None if its law is unknown"
-            )
-
-    @property
-    def is_exact(self) -> bool:
-        """True if the norm is exact."""
-        return isinstance(self.norms, ExactNorms)
 
 
 @dataclass(frozen=True)
@@ -103,7 +85,7 @@ class NormRecord:
     @property
     def estimated(self) -> list[LayerRecord]:
         """Layers whose norm is not exact."""
-        return [record for record in self.layers if not record.is_exact]
+        return [record for record in self.layers if not isinstance(record.norms, ExactNorms)]
 
     @property
     def norms(self) -> Norms | None:

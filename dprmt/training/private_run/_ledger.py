@@ -151,14 +151,17 @@ class SpentEpsilon:
         """Return the bound; infinite where no noise is added."""
         if isinstance(self._mechanism, ClippingOnly):
             return math.inf
-        steps = whole_epochs(steps, self._mechanism.steps_per_epoch)
-        if not exactly and self._in_blocks(steps):
-            return self._of_block(steps)
+        per_epoch = self._mechanism.steps_per_epoch
+        steps = whole_epochs(steps, per_epoch)
+        if not (exactly or self._releases or per_epoch) and 0 < steps < self._planned >= 32:
+            self.after(self._planned, exactly=True)  # asked for at the end anyway; how long it takes decides
+            if not self._slow:
+                return self._of_block(self._mechanism, steps)
         if self._slow and not exactly and steps not in self._known:
             unit = 1 << max(0, (steps - 1).bit_length() - 3)
             rounded = -(-steps // unit) * unit
             steps = min(rounded, self._planned) if steps <= self._planned else rounded
-            steps = whole_epochs(steps, self._mechanism.steps_per_epoch)
+            steps = whole_epochs(steps, per_epoch)
         if steps not in self._known:
             started = time.process_time()
             phases: list[Any] = [*([(self._mechanism, steps)] if steps else []), *self._releases]
@@ -166,20 +169,11 @@ class SpentEpsilon:
             self._slow = self._slow or time.process_time() - started > _EXACT_FOR
         return self._known[steps]
 
-    def _in_blocks(self, steps: int) -> bool:
-        if self._releases or self._mechanism.steps_per_epoch is not None:
-            return False
-        if not 0 < steps < self._planned >= 32:
-            return False
-        self.after(self._planned, exactly=True)  # asked for at the end anyway; how long it takes decides
-        return not self._slow
-
-    def _of_block(self, steps: int) -> float:
+    def _of_block(self, mechanism: DPSGD, steps: int) -> float:
         if steps not in self._of_curve:
-            assert not isinstance(self._mechanism, ClippingOnly)  # of which nothing is asked
             first = steps - (steps - 1) % 64  # the same block whatever the step that a run goes on from
             block = range(first, min(first + 64, self._planned))
-            upper = self._mechanism.epsilon(steps=list(block), delta=self._delta).upper
+            upper = mechanism.epsilon(steps=list(block), delta=self._delta).upper
             self._of_curve |= dict(zip(block, map(float, upper), strict=True))
         return self._of_curve[steps]
 

@@ -17,7 +17,6 @@ from dprmt._validation import ParameterError, check_choice, check_count, check_r
 from dprmt.accounting import DPSGD, CyclicPoisson, ExactNorms, Poisson, RandomAllocation
 from dprmt.training.clipping import ClippingPlan, Units, plan_private
 from dprmt.training.clipping._matrix_layers import NormsWanted
-from dprmt.training.clipping._modules import is_sharded
 from dprmt.training.clipping._step import REPLAY
 from dprmt.training.denoising import Denoising
 from dprmt.training.norms import ProbeGenerator
@@ -189,10 +188,6 @@ def make_private(
         batches = scheme(check_choice("sampling", sampling, ("poisson", "allocation")), size, n)
     total = _steps(steps, epochs, batches, n / size)
     σ, target, δ = _privacy(noise_multiplier, target_epsilon, delta, ledger)
-    several = torch.distributed.is_available() and torch.distributed.is_initialized()
-    distributed = several and torch.distributed.get_world_size() > 1
-    if distributed and noise is not None:
-        raise ParameterError("noise", noise, "left out with several processes", "remove noise, or use one process")
     randomness = Randomness(from_first(secrets.token_bytes(32)), True, bool(secure))
     probes = ProbeGenerator(randomness.derive("probes"))
     plan = plan_private(
@@ -203,11 +198,12 @@ def make_private(
         tokens=tokens,
         probe_generator=probes,
         subspaces=optimizer.subspaces if isinstance(optimizer, DPGrape) else None,
-        distributed=distributed,
         whole=whole,
         replay=check_real("isolation_checks", isolation_checks, low=0.0, high=1.0),
         units=units,
     )
+    if plan.distributed and noise is not None:
+        raise ParameterError("noise", noise, "left out with several processes", "remove noise, or use one process")
     if groups is not None:
         groups = replace(groups, alone=plan.regime == "alone")
     mechanism = plan.record.mechanism(1.0 if σ is None else σ, batches)
@@ -274,7 +270,7 @@ def _check_layers(clipping: PerLayerClipping, plan: ClippingPlan, mechanism: DPS
             mechanism.norms, ExactNorms
         ),
         "rows of a unit run alone: only the whole gradient is formed": plan.regime == "alone",
-        "the model is sharded: processes clip by the whole norm": is_sharded(plan.model),
+        "the model is sharded: processes clip by the whole norm": plan.policy.sharded,
         "layers share a parameter: it belongs to no layer alone": any(count > 1 for count in uses.values()),
         "DPGrape projects gradients: it clips them as a whole": plan.subspaces is not None,
     }

@@ -119,17 +119,12 @@ def from_first(value: _Value) -> _Value:
 
 def in_first(work: Callable[[], _Value]) -> _Value | None:
     """Work in the first process, None elsewhere; an error there is raised in all processes, so that all end."""
-    value, problem, state = None, None, None
-    if not (dist.is_available() and dist.is_initialized()) or dist.get_rank() == 0:
+    value, problem = None, None
+    if rank() == 0:
         try:
             value = work()
-        except ParameterError as error:
-            problem = error.name, error.value, error.allowed, error.fix
-        except TrainingStateError as error:
-            state = str(error)
-    problem, state = from_first((problem, state))
-    if problem is not None:
-        raise ParameterError(*problem)
-    if state is not None:
-        raise TrainingStateError(state)
+        except (ParameterError, TrainingStateError) as error:
+            problem = error
+    if (problem := from_first(problem)) is not None:
+        raise problem
     return value

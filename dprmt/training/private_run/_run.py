@@ -161,11 +161,12 @@ class PrivateRun:
         self._batch: PrivateBatch | None = None
         self.model, self._guard = plan.model, Guard(plan.model)
         self._trained = {name: value for name, value in plan.model.named_parameters() if value.requires_grad}
+        self._rank, self._processes = rank(), torch.distributed.get_world_size() if plan.distributed else 1
+        self._names_rows = bool(plan.record.estimated)  # by content: probes of their own
         self._draw_from(randomness)
         device = next(iter(self._trained.values())).device
-        self._noise = randomness.generator(f"noise of process {rank()}", device)
+        self._noise = randomness.generator(f"noise of process {self._rank}", device)
         self._inner = plan.privatize(optimizer, noise_multiplier=self.noise_multiplier, noise_generator=self._noise)
-        self._inner.clip_at(plan.clipping_norm)
         self._clipping: ClippingNorm = plan.clipping_norm if clipping is None else clipping
         self._inner.optimizer.stability = STABILITY if clipping == "automatic" else None
         if isinstance(clipping, PerLayerClipping):
@@ -260,26 +261,22 @@ class PrivateRun:
         for step in self._shown(range(self.steps_taken, end)):
             if iteration != self._iteration:
                 raise TrainingStateError("another iteration over this run has begun.\nFix: iterate in one place.")
-            if step != self.steps_taken:
-                raise TrainingStateError(
-                    f"the batch of step {self.steps_taken} was left out: a step without noise has no ε.\n"
-                    "Fix: private.step(losses_of, batch) for every batch; for an empty one it adds noise alone."
-                )
             parts, size = next(plans)
             most = most_in_any(len(parts)) if isinstance(self._inner, ShardedStep) else len(parts)
             seen = self._source.seen_before(parts, self._processes) if self._names_rows else None
             row = self._source.first_row
-            self._batch = PrivateBatch(step, size, parts, rows.__next__, most - len(parts), row, seen)
+            self._batch = PrivateBatch(step, size, parts, rows.__next__, most, row, seen)
             yield self._batch
-        if iteration == self._iteration and self.steps_taken != end:
-            raise TrainingStateError(
-                f"the batch of step {self.steps_taken} was left out.\nFix: private.step(losses_of, batch)."
-            )
+            if iteration == self._iteration and self.steps_taken == step:
+                raise TrainingStateError(
+                    f"the batch of step {step} was left out: a step without noise has no ε.\n"
+                    "Fix: private.step(losses_of, batch) for every batch; for an empty one it adds noise alone."
+                )
 
     def _drawn(self, number: int) -> tuple[list[Part], int]:
         """Yield micro-batches of this process for the step after the recorded ones, and its size."""
         positions = self._draws.at(number)
-        return self._source.parts(positions[rank() :: self._processes], number), len(positions)
+        return self._source.parts(positions[self._rank :: self._processes], number), len(positions)
 
     @property
     def _place(self) -> int:
@@ -295,16 +292,8 @@ class PrivateRun:
         """Count recorded steps, including all steps of an unfinished epoch of random allocation."""
         return self._counted() if self._epoch_is_lost else self.steps_charged
 
-    @property
-    def _names_rows(self) -> bool:
-        return bool(self._inner.record.estimated)  # by name: probes of their own
-
-    @property
-    def _processes(self) -> int:
-        return torch.distributed.get_world_size() if self._plan.distributed else 1
-
     def _shown(self, steps: range) -> Iterator[int]:
-        if not self._progress or rank():
+        if not self._progress or self._rank:
             yield from steps
             return
         from tqdm.auto import tqdm
@@ -373,7 +362,13 @@ class PrivateRun:
         if batch is not self._batch:
             already = "its step was taken already" if batch._is_finished else "it is not this run's last one"
             raise TrainingStateError(f"a batch is used once, by the run that drew it: {already}.\nFix: {_ONCE}")
-        yield from batch._micro_batches()
+        while batch._left:
+            part = batch._next()
+            yield part
+            if not part._is_added:
+                raise TrainingStateError(
+                    "a micro-batch was left out.\nFix: private.accumulate(losses_of, part) for each one."
+                )
 
     def accumulate(self, losses_of: Losses, part: MicroBatch, *, return_losses: bool = False) -> torch.Tensor | None:
         """Add the clipped gradients of a micro-batch to the sum.
@@ -410,14 +405,12 @@ class PrivateRun:
         if part._is_added:
             raise TrainingStateError(f"a micro-batch is added once.\nFix: {_ONCE}")
         self._guard.begin()
-        purpose = f"dropout, {self._attempts}, {part._number}, {rank()}"
-        self._inner.draw_from(self._draws.randomness.derive(purpose))
-        batch, of_rows = part._weighted(losses_of)
-        inside = self._inner.standing_in() if part._stands_in else nullcontext()  # type: ignore[union-attr]
+        secret = self._draws.randomness.derive(f"dropout, {self._attempts}, {part._number}, {self._rank}")
+        batch, of_rows = (part.rows, losses_of) if part._weights is None else part._weighted(losses_of)
+        self._inner.stands_in = part._stands_in
         try:
-            with inside:
-                names = {"samples": part._names, "units": part._owners}
-                losses = self._inner.accumulate(of_rows, batch=batch, step=self._attempts, **names)
+            names = {"samples": part._names, "units": part._owners}
+            losses = self._inner.accumulate(of_rows, batch=batch, step=self._attempts, secret=secret, **names)
         except RuntimeError as error:
             if not any(words in str(error) for words in ("does not require grad", "a backward pass other than")):
                 raise
@@ -428,6 +421,7 @@ class PrivateRun:
         finally:
             self._guard.watch()
         part._is_added = True
+        self._batch._left -= 1
         if not return_losses:
             return None
         self._losses_returned = True
@@ -443,14 +437,18 @@ class PrivateRun:
         """
         if self._batch is None:
             raise TrainingStateError(f"there is no batch to finish.\nFix: {_ONCE}")
-        if not self._batch._is_complete:
+        if self._batch._left:
             raise TrainingStateError(
                 "a micro-batch was left out.\n"
                 "Fix: for part in private.micro_batches(batch): private.accumulate(losses_of, part), then finish()."
             )
         self._guard.begin()
         self._inner.complete()  # noise is keyed by the whole sum
-        self._charge()
+        charged = self.steps_charged + 1
+        if self._ledger is not None:
+            self._ledger.charge(self._loads + 1, self.steps_taken + 1, self._spent.after(charged), charged)
+        # No process goes on before the charge is on the disk.
+        self.steps_charged = from_first(charged) if self._processes > 1 else charged
         self._batch._is_finished, self._batch = True, None
         if isinstance(self._noise, torch.Generator):
             secret = self._draws.randomness.derive(self._of_this_sum("noise"))
@@ -461,7 +459,7 @@ class PrivateRun:
         with nullcontext() if self._correlated is None else self._correlated.row(self._place):
             self._inner.step()
         if clipping_norm is not None:
-            self._inner.clip_at(clipping_norm)
+            self._inner.optimizer.max_grad_norm = clipping_norm
 
     def _next_clipping_norm(self) -> float:
         rule, count = self._clipping, self._inner.centred_count
@@ -473,12 +471,6 @@ class PrivateRun:
     @property
     def _spent(self) -> SpentEpsilon:
         return spent_epsilon(self.mechanism, self._checked_delta(None), self.steps, self.releases)
-
-    def _charge(self) -> None:
-        charged = self.steps_charged + 1
-        if self._ledger is not None:
-            self._ledger.charge(self._loads + 1, self.steps_taken + 1, self._spent.after(charged), charged)
-        self.steps_charged = from_first(charged)  # no process goes on before the charge is on the disk
 
     def discard(self) -> None:
         """Forget a batch whose step was not finished, after an error: nothing of it was charged or released."""
@@ -507,7 +499,7 @@ class PrivateRun:
                     digest.update(struct.pack("<dd", *map(float, facts)))
         if is_shared:
             digest.update(struct.pack("<dd", self._inner.centred_count, self.clipping_norm))
-        where = f"process {rank()}" if isinstance(self._inner, ShardedStep) else "one process"
+        where = f"process {self._rank}" if isinstance(self._inner, ShardedStep) else "one process"
         parts = (str(self._place), str(self._attempts), str(self._source.samples), where, digest.hexdigest())
         return ", ".join((purpose, *parts))
 
@@ -684,7 +676,7 @@ class PrivateRun:
             for name, value in self._trained.items():
                 value.copy_(state["parameters"][name])
         self.optimizer.load_state_dict(state["optimizer"])
-        self._inner.clip_at(float(state["clipping_norm"]))
+        self._inner.optimizer.max_grad_norm = float(state["clipping_norm"])
         self._name, self.steps_taken = state["run"], int(state["steps_taken"])
         self._attempts = max(self._attempts, int(state["attempts"]))
         self._losses_returned = self._losses_returned or bool(state["losses_returned"])
@@ -708,6 +700,7 @@ class PrivateRun:
     def _description(self) -> dict[str, Any]:
         return {
             "mechanism": describe_mechanism(self.mechanism),
+            "optimizer": type(self.optimizer).__name__,
             "clipping_norm": self._clipping.as_dict() if isinstance(self._clipping, Value) else self._clipping,
             "batch_size": self._plan.expected_batch_size,
             "samples": self._source.samples,
@@ -729,6 +722,7 @@ class PrivateRun:
                 attached.detach()
         _MODELS.discard(self.model)
         self._inner.close()
+        self._guard.is_open = False
         return self.model
 
 
@@ -766,9 +760,12 @@ class Guard:
         self._watched = min(trained, key=lambda value: value.numel())
         self._ones: Any = None
         self._version = 0
+        self.is_open = True
 
     def begin(self) -> None:
         """Take the ones away, and raise unless they are as they were and the next batch may use this model."""
+        if not self.is_open:
+            raise TrainingStateError("this private run was closed.\nFix: dprmt.make_private(...) makes another one.")
         if not self._model.training:
             raise TrainingStateError(
                 "the model is in evaluation mode: dropout and other layers do not train.\n"
@@ -776,10 +773,10 @@ class Guard:
             )
         now = self._facts()
         if now != self._planned:
-            name = min(now.items() ^ self._planned.items())[0]
+            name = min(name for name, _ in now.items() ^ self._planned.items())
             raise TrainingStateError(
                 f"the model has changed since make_private: parameter {name!r}.\n"
-                "Fix: add, replace, freeze and move parameters first, then call make_private."
+                "Fix: add, replace, freeze and move parameters first, then call make_private; put no hook on one."
             )
         ones, self._ones = self._ones, None
         if ones is None:
@@ -804,8 +801,9 @@ class Guard:
             self._ones = self._watched.grad = None
 
     def _facts(self) -> dict[str, tuple[Any, ...]]:
-        return {
-            name: (0 if self._is_spread else id(value), tuple(value.shape), str(value.dtype), str(value.device))
-            for name, value in self._model.named_parameters()
-            if value.requires_grad
-        }
+        def facts(value: torch.Tensor) -> tuple[Any, ...]:
+            # Of a shard, the tensor in the model is not always the same.
+            same = 0 if self._is_spread else id(value)
+            return same, value.shape, value.dtype, value.device, bool(value._backward_hooks)
+
+        return {name: facts(value) for name, value in self._model.named_parameters() if value.requires_grad}

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import numpy as np
 import torch
@@ -53,7 +53,14 @@ def secret_generator(device: torch.device | str, secret: bytes | None = None) ->
     generator = torch.Generator(device)
     if generator.device.type != "cpu":
         return generator.manual_seed(int.from_bytes(stream.digest(8), "little") & (2**63 - 1))
-    generator.set_state(_twister_state(np.frombuffer(stream.digest(4 * 624), dtype="<u4")))
+    # The layout is torch's own and undocumented; a test compares the stream with numpy's Mersenne Twister.
+    words = np.frombuffer(stream.digest(4 * 624), dtype="<u4")
+    state = generator.manual_seed(0).get_state()
+    raw = state.numpy()
+    raw[8:12] = np.frombuffer(np.int32(1).tobytes(), np.uint8)  # words left: none of this block
+    start = 24  # bytes of seed, words left, whether seeded, and next word
+    raw[start : start + 8 * len(words)] = np.frombuffer(words.astype("<u8").tobytes(), np.uint8)
+    generator.set_state(state)
     return generator
 
 
@@ -90,16 +97,6 @@ def draws_from(secret: bytes, devices: Iterable[torch.device]) -> Iterator[None]
         np.random.set_state(numpy)  # noqa: NPY002
 
 
-def _twister_state(words: np.ndarray) -> torch.Tensor:
-    # The layout is torch's own and undocumented; a test compares the stream with numpy's Mersenne Twister.
-    state = torch.Generator().manual_seed(0).get_state()
-    raw = state.numpy()
-    raw[8:12] = np.frombuffer(np.int32(1).tobytes(), np.uint8)  # words left: none of this block
-    start = 24  # bytes of seed, words left, whether seeded, and next word
-    raw[start : start + 8 * len(words)] = np.frombuffer(words.astype("<u8").tobytes(), np.uint8)
-    return state
-
-
 class CipherStream:
     """AES-256 in counter mode: the encryption of zeros, under nonce 0, 1, 2, ….
 
@@ -125,14 +122,10 @@ class CipherStream:
         count, size = len(buffer) - _ROOM, min(len(_ZEROS), _PART)
         for first in range(0, count, size):
             part = min(size, count - first)
-            self.__with(part).update_into(_ZEROS[:part], buffer[first : first + part + _ROOM])
-
-    def __with(self, count: int) -> Any:
-        """Return an encryptor that has so many bytes left."""
-        if self.__left < count:
-            self.__start()
-        self.__left -= count
-        return self.__encryptor
+            if self.__left < part:
+                self.__start()
+            self.__left -= part
+            self.__encryptor.update_into(_ZEROS[:part], buffer[first : first + part + _ROOM])
 
     def __start(self) -> None:
         try:
@@ -407,17 +400,18 @@ def allocation(samples: int, steps: int, generator: torch.Generator | SecureRand
     >>> sorted(batches[0] + batches[1])
     [0, 1, 2, 3, 4, 5]
     """
-    step_of = _uniform(samples, steps, generator)
+    step_of = uniform(samples, steps, generator)
     order = torch.argsort(step_of, stable=True)
     sizes = torch.bincount(step_of, minlength=steps).tolist()
     return [part.tolist() for part in torch.split(order, sizes)]
 
 
-def _uniform(count: int, below: int, generator: torch.Generator | SecureRandom) -> torch.Tensor:
+def uniform(count: int, below: int, generator: torch.Generator | SecureRandom) -> torch.Tensor:
+    """Draw independent numbers of {0, …, below - 1}, exactly uniform: what is drawn above is drawn again."""
     if isinstance(generator, SecureRandom):
         return generator.integers(count, below)
-    values = 1 << (below - 1).bit_length()
-    drawn = torch.randint(values, (count,), generator=generator)
+    values, device = 1 << (below - 1).bit_length(), generator.device
+    drawn = torch.randint(values, (count,), generator=generator, device=device)
     while (again := torch.nonzero(drawn >= below)[:, 0]).numel():
-        drawn[again] = torch.randint(values, (again.numel(),), generator=generator)
+        drawn[again] = torch.randint(values, (again.numel(),), generator=generator, device=device)
     return drawn
