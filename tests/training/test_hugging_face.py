@@ -240,7 +240,7 @@ def test_a_resumed_run_ends_as_one_that_was_not_stopped(
 def test_a_checkpoint_without_the_private_run_or_with_other_noise_is_refused(trainer: Make, tmp_path: Path) -> None:
     trainer(save_strategy="steps", save_steps=1).train()
     folder = tmp_path / "out" / "checkpoint-1"
-    with pytest.raises(ParameterError, match="mechanism"):
+    with pytest.raises(ParameterError, match=r"mechanism.noise_multiplier: 1.0 then, 0.7 now"):
         trainer(privacy={"noise_multiplier": 0.7}).train(resume_from_checkpoint=str(folder))
     os.remove(folder / "private_run.pt")
     with pytest.raises(ParameterError, match="resume_from_checkpoint must be a checkpoint of a private run"):
