@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dprmt._validation import ParameterError
 from dprmt.plots import _style as draw
 from dprmt.spectra import MarchenkoPastur, bulk_edge, detection_threshold, spike_map, vector_overlaps
 
@@ -65,7 +64,7 @@ def plot_spike_map(
     'clean singular value λ'
     """
     law = MarchenkoPastur(shape, sigma)
-    signals, *observed = _columns(simulated, ["observed"], np.inf, draws=True)
+    signals, *observed = _simulated(simulated, ["signals", "observed"], np.inf)
     ax = draw.axes_or_new(ax)
     grid = _grid(shape, sigma, signals)
     ax.axhspan(*law.support, color=draw.ink(ax, 0.1), linewidth=0, label="bulk of the noise")
@@ -121,7 +120,7 @@ def plot_overlaps(
     'squared overlap with the clean vector'
     """
     m, n = MarchenkoPastur(shape, sigma).shape
-    signals, *observed = _columns(simulated, ["left", "right"], 1.0, draws=True)
+    signals, *observed = _simulated(simulated, ["signals", "left", "right"], 1.0)
     ax = draw.axes_or_new(ax)
     grid = _grid(shape, sigma, signals)
     left, right = vector_overlaps(grid, shape, sigma)
@@ -168,7 +167,7 @@ def plot_measured_spikes(
     >>> [text.get_text() for text in ax.get_legend().get_texts()]
     ['16 × 384', 'detection threshold']
     """
-    groups = {shape: _columns(columns, ["observed"], np.inf) for shape, columns in points.items()}
+    groups = _by_shape(points, ["signals", "observed"], np.inf)
 
     def predicted(shape: tuple[int, int], λ: draw.Floats) -> Any:
         return [("{} × {}".format(*shape), spike_map(λ, shape, 1.0) / bulk_edge(shape, 1.0))]
@@ -216,8 +215,7 @@ def plot_measured_overlaps(
     ['16 of 16 × 384', '384 of 16 × 384', 'detection threshold']
     """
     groups: dict[tuple[int, int], list[draw.Floats]] = {}
-    for (m, n), given in points.items():
-        signals, left, right = _columns(given, ["left", "right"], 1.0)
+    for (m, n), (signals, left, right) in _by_shape(points, ["signals", "left", "right"], 1.0).items():
         columns = [signals, left, right] if m <= n else [signals, right, left]
         earlier = groups.get((min(m, n), max(m, n)), 3 * [signals[:0]])
         groups[min(m, n), max(m, n)] = [np.concatenate(both) for both in zip(earlier, columns, strict=True)]
@@ -231,13 +229,14 @@ def plot_measured_overlaps(
     return ax
 
 
-def _columns(given: Sequence[Any] | None, names: list[str], high: float, draws: bool = False) -> list[draw.Floats]:
-    # Signals, of shape (k,), and for each name values in [0, high]. Without any given, no signal.
-    if given is None:
-        return [np.zeros(0)]
-    x = np.ravel(draw.finite_values("signals", given[0], 0.0))
-    options: dict[str, Any] = {"low": 0.0, "high": high + 1e-9, "count": len(x), "draws": draws}
-    return [x, *(draw.finite_values(name, y, **options) for name, y in zip(names, given[1:], strict=True))]
+def _simulated(given: object, names: list[str], high: float) -> list[draw.Floats]:
+    # Signals and values; without any given, no signal.
+    return [np.zeros(0)] if given is None else draw.columns("simulated", given, names, 0.0, high, allow="draws")
+
+
+def _by_shape(points: object, names: list[str], high: float) -> dict[tuple[int, int], list[draw.Floats]]:
+    given = draw.by_label("points", points, f"({', '.join(names)})").items()
+    return {MarchenkoPastur(at, 1.0).shape: draw.columns("points", xy, names, 0.0, high) for at, xy in given}
 
 
 def _grid(shape: tuple[int, int], sigma: float, signals: draw.Floats) -> draw.Floats:
@@ -268,8 +267,6 @@ def _against_log_signal(
     ax: Axes | None, groups: Mapping[tuple[int, int], Sequence[draw.Floats]], predicted: Any, **settings: Any
 ) -> Axes:
     # ``groups``: by shape, signals and heights for each line. ``predicted``: names and heights of a shape's lines.
-    if not groups:
-        raise ParameterError("points", {}, "of at least one shape")
     top = max(3.0, *(1.1 * float(signals.max()) for signals, *_ in groups.values()))
     grid = np.union1d(np.geomspace(_LEAST, top, 301), [1.0])
     ax, number = draw.axes_or_new(ax), 0

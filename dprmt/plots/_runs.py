@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dprmt._validation import check_real
-from dprmt.accounting import PrivacyBounds, TradeOff, gdp_trade_off
+from dprmt._validation import ParameterError, check_real
+from dprmt.accounting import PrivacyBounds, PrivacyCurve, TradeOff, gdp_trade_off
 from dprmt.plots import _style as draw
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 def plot_epsilon_against_steps(
     steps: Sequence[int],
-    curves: Mapping[str, Sequence[PrivacyBounds]],
+    curves: Mapping[str, PrivacyCurve | Sequence[PrivacyBounds]],
     *,
     delta: float,
     ax: Axes | None = None,
@@ -30,10 +31,10 @@ def plot_epsilon_against_steps(
     ----------
     steps : sequence of int
         Step numbers at which the curves were computed.
-    curves : mapping of label to sequence of PrivacyBounds
-        One bound per entry of ``steps``.
+    curves : mapping of label to PrivacyCurve or sequence of PrivacyBounds
+        One bound per entry of ``steps``, at these steps.
     delta : float
-        The δ for the axis label.
+        The δ of the curves, in [0, 1), for the axis label.
     ax : matplotlib axes, optional
         Where to draw; a new figure otherwise.
     **style
@@ -44,6 +45,11 @@ def plot_epsilon_against_steps(
     matplotlib.axes.Axes
         The axes.
 
+    Raises
+    ------
+    ParameterError
+        If there is no curve, or a curve is for other steps, of another length, at another δ, or not of bounds on ε.
+
     Examples
     --------
     >>> from matplotlib.figure import Figure
@@ -52,11 +58,29 @@ def plot_epsilon_against_steps(
     >>> ax.get_xlabel()
     'steps'
     """
+    level = check_real("delta", delta, low=0.0, high=1.0, high_open=True)
+    named = draw.by_label("curves", curves, "a PrivacyCurve, or PrivacyBounds per step", (PrivacyCurve, Sequence))
+    checked = {label: _epsilons(f"curves[{label!r}]", curve, steps, level) for label, curve in named.items()}
     ax = draw.axes_or_new(ax)
-    for number, (label, bounds) in enumerate(curves.items()):
-        _with_band(ax, number, label, steps, [b.upper for b in bounds], [b.lower for b in bounds], style)
+    for number, (label, lines) in enumerate(checked.items()):
+        _with_band(ax, number, label, *lines, style)
     ylabel = f"ε at δ = {delta:g} (certified upper bound)"
     return draw.finish(ax, legend={}, xlabel="steps", ylabel=ylabel, xlim=(0.0, None), ylim=(0.0, None))
+
+
+def _epsilons(
+    name: str, curve: PrivacyCurve | Sequence[PrivacyBounds], steps: object, delta: float
+) -> tuple[Any, Any, Any]:
+    # Steps, upper and lower bounds.
+    for one in curve:
+        if not isinstance(one, PrivacyBounds) or one.at_epsilon is not None:
+            raise ParameterError(name, one, "of PrivacyBounds on ε")
+        if one.at_delta is not None and not math.isclose(one.at_delta, delta, rel_tol=1e-9):
+            raise ParameterError("delta", delta, f"the δ of {name}", f"pass delta={one.at_delta:g}")
+    at = draw.finite_values("steps", steps, 0.0, count=len(curve))
+    if isinstance(curve, PrivacyCurve) and not np.array_equal(at, curve.at):
+        raise ParameterError("steps", steps, f"the steps of {name}", "pass its field `at`")
+    return at, [one.upper for one in curve], [one.lower for one in curve]
 
 
 def plot_trade_off(
@@ -92,9 +116,12 @@ def plot_trade_off(
     >>> plot_trade_off({"exact norms": band}, ax=Figure().subplots()).get_ylabel()
     'false negative rate β'
     """
+    given = {"certified": bands} if isinstance(bands, TradeOff) else bands
+    named = draw.by_label("bands", given, "a TradeOff", TradeOff)
+    if gaussian_mu is not None:
+        check_real("gaussian_mu", gaussian_mu, low=0.0)
     ax = draw.axes_or_new(ax)
     ax.plot([0, 1], [1, 0], color=draw.ink(ax, 0.4), linewidth=1.0, label="perfect privacy")
-    named = {"certified": bands} if isinstance(bands, TradeOff) else bands
     for number, (label, curve) in enumerate(named.items()):
         _with_band(ax, number, label, curve.alpha, curve.lower, curve.upper, style)
     if gaussian_mu is not None:
@@ -133,7 +160,7 @@ def plot_signal_shares(
     Raises
     ------
     ParameterError
-        If there is no layer or a number is not finite.
+        If there is no layer, a number is not finite, or an interval ends below where it begins.
 
     Examples
     --------
@@ -142,7 +169,12 @@ def plot_signal_shares(
     >>> [label.get_text() for label in ax.get_yticklabels()]
     ['head', 'layer 0']
     """
-    values = draw.finite_values("layers", [list(numbers) for numbers in layers.values()])
+    given = draw.by_label("layers", layers, "(value, low, high)")
+    values = np.array([draw.finite_values(f"layers[{name!r}]", row, count=3) for name, row in given.items()])
+    if (values[:, 1] > values[:, 2]).any():
+        raise ParameterError("layers", values.tolist(), "(value, low, high) with low <= high")
+    clean = dict.fromkeys(given, 0.0) if truth is None else draw.by_label("truth", truth, "a number per layer")
+    shares = 100 * draw.finite_values("truth", [clean.get(name) for name in given])
     ax = draw.axes_or_new(ax)
     places = np.arange(len(layers))
     for place, (value, low, high) in zip(places, 100 * values, strict=True):
@@ -151,7 +183,6 @@ def plot_signal_shares(
         kwargs: dict[str, Any] = {**seen, "capsize": 2, "markersize": 4, **style}
         ax.errorbar([shown], [place], xerr=[[shown - low], [high - shown]], **kwargs)
     if truth is not None:
-        shares = 100 * draw.finite_values("truth", [truth[name] for name in layers])
         ax.plot(shares, places, "x", color=draw.RED, label="from clean gradients")
     ax.set_yticks(places, list(layers), fontsize=7 if len(layers) > 8 else 9)
     above = {"loc": "lower right", "bbox_to_anchor": (1.0, 1.0), "borderaxespad": 0.0} if truth else None
@@ -203,9 +234,8 @@ def plot_norm_ratios(
     >>> ax.get_ylabel()
     'probability of at most this ratio'
     """
-    x = np.ravel(draw.finite_values("points", points, 0.0))
-    given = {"empirical": empirical, "predicted": predicted, "envelope": envelope}
-    measured, law, highest = (draw.finite_values(name, y, 0.0, 1.0 + 1e-9, count=len(x)) for name, y in given.items())
+    given = {"points": points, "empirical": empirical, "predicted": predicted, "envelope": envelope}
+    x, measured, law, highest = draw.columns("", given.values(), [*given], 0.0, 1.0)
     width = check_real("band", band, low=0.0)
     ax = draw.axes_or_new(ax)
     lower, upper = np.clip(measured - width, 0, 1), np.clip(measured + width, 0, 1)
@@ -269,16 +299,19 @@ def plot_kappa_sweep(
     >>> ax.lines[0].get_ydata().tolist()
     [75.0, 100.0, 100.0]
     """
-    gates = np.ravel(draw.finite_values("kappas", kappas))
-    given = ("improved", "improved", 1.8, improved), ("passed", "passing the gate", 0.8, passed or {})
-    checked = [{x: draw.shares(name, y, len(gates)) for x, y in family.items()} for name, *_, family in given]
-    gate, labels = check_real("kappa", kappa, low=0.0), [*improved, *(passed or {})]
+    families = [("improved", "improved", 1.8, improved)]
+    families += [] if passed is None else [("passed", "passing the gate", 0.8, passed)]
+    checked = [
+        (words, width, label, *draw.columns(name, (kappas, y), ["kappas", name], 0.0, 1.0, allow="NaN"))
+        for name, words, width, family in families
+        for label, y in draw.by_label(name, family, "shares").items()
+    ]
+    gate, labels = check_real("kappa", kappa, low=0.0), list(dict.fromkeys(label for _, _, label, *_ in checked))
     ax = draw.axes_or_new(ax)
-    for (_, words, width, _), family in zip(given, checked, strict=True):
-        for label, values in family.items():
-            kwargs = draw.look(ax, labels.index(label)) | {"markersize": 5, "linewidth": width}
-            kwargs["markerfacecolor"] = kwargs["color"] if width > 1 else ax.get_facecolor()
-            ax.plot(gates, 100 * values, **{**kwargs, "label": f"{label}, {words}", **style})
+    for words, width, label, gates, values in checked:
+        kwargs = draw.look(ax, labels.index(label)) | {"markersize": 5, "linewidth": width}
+        kwargs["markerfacecolor"] = kwargs["color"] if width > 1 else ax.get_facecolor()
+        ax.plot(gates, 100 * values, **{**kwargs, "label": f"{label}, {words}", **style})
     draw.level(ax, gate, f"gate κ = {gate:g}", upright=True)
     ax.xaxis.set_major_formatter("{x:g}")
     settings = {"xlabel": "gate κ, in units of the bulk edge", "ylabel": f"{what} (%)", "ylim": (0.0, 104.0)}
@@ -331,10 +364,9 @@ def plot_layer_improvement(
     >>> [text.get_text() for text in ax.get_legend().get_texts()]
     ['16 × 768', 'gate κ = 1.02']
     """
-    groups = {}
-    for label, (ratios, improvements) in layers.items():
-        x = np.ravel(draw.finite_values("top_over_edge", ratios, 0.0))
-        groups[label] = x, draw.finite_values("improvement", improvements, -2.0, 2.0, count=len(x))
+    names = ["top_over_edge", "improvement"]
+    given = draw.by_label("layers", layers, f"({', '.join(names)})")
+    groups = {label: draw.columns("layers", pair, names, -2.0, 2.0) for label, pair in given.items()}
     gate = check_real("kappa", kappa, low=0.0)
     ax = draw.axes_or_new(ax)
     draw.level(ax, 0.0, style="-")
@@ -382,14 +414,14 @@ def plot_improvement_over_steps(
     >>> ax.get_ylabel()
     'Improvement(t)'
     """
-    x = np.ravel(draw.finite_values("steps", steps))
     checked = {
-        label: np.atleast_2d(draw.finite_values("improvements", given, -2.0, 2.0, count=len(x), draws=True))
-        for label, given in improvements.items()
+        label: draw.columns("improvements", (steps, given), ["steps", "improvements"], -2.0, 2.0, allow="draws")
+        for label, given in draw.by_label("improvements", improvements, "changes of a cosine").items()
     }
     ax = draw.axes_or_new(ax)
     draw.level(ax, 0.0, style="-")
-    for number, (label, runs) in enumerate(checked.items()):
+    for number, (label, (x, given)) in enumerate(checked.items()):
+        runs = np.atleast_2d(given)
         kwargs = draw.look(ax, number, shift=1)
         ax.plot(x, runs.mean(0), markersize=5, linewidth=1.8, label=label, **kwargs)
         if len(runs) > 1:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dprmt._validation import ParameterError
 from dprmt.plots import _style as draw
 from dprmt.spectra import MarchenkoPastur, NoisySpectrum, bulk_edge, detection_threshold, kappa_for, spike_map
 
@@ -75,7 +74,7 @@ def plot_singular_values(
     edge, threshold = bulk_edge(shape, sigma), detection_threshold(shape, sigma)
     gate = kappa_for(shape, false_alarm) * edge
     given = {"clean": clean, "noisy": noisy, "denoised": denoised}
-    curves = {name: draw.descending(name, values) for name, values in given.items() if values is not None}
+    curves = {name: draw.descending(name, x) for name, x in given.items() if x is not None or name == "noisy"}
     ax = draw.axes_or_new(ax)
     appearances = {"clean": (draw.ink(ax), ":", "o"), "noisy": (draw.BLUE, "-", "s"), "denoised": (draw.RED, "--", "^")}
     for name, heights in curves.items():
@@ -157,7 +156,7 @@ def plot_spectrum_histogram(
     spikes = values[values > gate]
     clean = np.zeros(0) if signals is None else draw.descending("signals", signals)
     visible = clean[clean > detection_threshold(shape, sigma)]
-    predicted = np.asarray(spike_map(visible, shape, sigma)) if len(visible) else visible
+    predicted = spike_map(visible, shape, sigma)
     ax = draw.axes_or_new(ax)
     # Bins of equal width, one boundary at the edge, over all values, or up to the edge if some are far above.
     width = (edge - low) / np.clip(round(1.5 * len(values) ** 0.5), 6, 40)
@@ -223,7 +222,7 @@ def plot_spectra(spectra: Mapping[str, NoisySpectrum], *, ax: Axes | None = None
     Raises
     ------
     ParameterError
-        If there is no spectrum.
+        If there is no spectrum, or something else.
 
     Examples
     --------
@@ -235,8 +234,7 @@ def plot_spectra(spectra: Mapping[str, NoisySpectrum], *, ax: Axes | None = None
     >>> [text.get_text() for text in ax.get_legend().get_texts()]
     ['values below the gate', 'values above the gate', 'bulk edge', 'edge by the estimated σ']
     """
-    if not spectra:
-        raise ParameterError("spectra", {}, "at least one spectrum")
+    draw.by_label("spectra", spectra, "a NoisySpectrum", NoisySpectrum)
     count = len(spectra)
     ax = draw.axes_or_new(ax, width=9.0, height=min(2.0 + 0.2 * count, 40.0))
     names, own, above, below = [], np.zeros(count), [], []
@@ -244,7 +242,7 @@ def plot_spectra(spectra: Mapping[str, NoisySpectrum], *, ax: Axes | None = None
         values, spikes, sigma = spectrum.singular_values, len(spectrum.spikes), spectrum.sigma
         unit = spectrum.bulk_edge or float(values[0])
         above += [(value / unit, place) for value in values[:spikes]]
-        name = name if len(name) <= 60 else "…" + name[-59:]  # longer ones would leave no room
+        name = str(name) if len(str(name)) <= 60 else "…" + str(name)[-59:]  # longer ones would leave no room
         names.append(name if sigma > 0 else f"{name}\nno noise: over its largest")
         if sigma > 0:  # else the other values are rounding
             own[place] = spectrum.fit.sigma / sigma

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from dprmt._files import replacing
 from dprmt._validation import ParameterError, needing
@@ -45,39 +45,58 @@ def as_floats(values: object) -> Floats:
 
 
 def finite_values(
-    name: str, values: ArrayLike, low: float = -np.inf, high: float = np.inf, *, count: int = 0, draws: bool = False
+    name: str, values: object, low: float = -np.inf, high: float = np.inf, *, count: int = -1, allow: str = ""
 ) -> Floats:
     """Return the values as a non-empty array of finite floats within ``[low, high]``.
 
-    ``count``: if given, the shape is (count,) or, if draws are allowed, (draws, count).
+    ``count``: if given, the shape is (count,). ``allow``: "draws" for shape (draws, count), too, "NaN" for NaN.
     """
-    allowed = f"finite numbers in [{low:g}, {high:g}]"
+    allowed = f"finite numbers in [{low:g}, {high:g}]" + " or NaN" * (allow == "NaN")
     try:
         array = as_floats(values)
     except (TypeError, ValueError):
         raise ParameterError(name, values, allowed) from None
-    if array.size == 0 or (count and (array.shape[-1] != count or array.ndim > 1 + draws)):
-        shape = f", of shape ({count},)" + f" or (draws, {count})" * draws if count else ", at least one"
+    if array.size == 0 or (count >= 0 and (array.shape[-1:] != (count,) or array.ndim > 1 + (allow == "draws"))):
+        rows = f" or (draws, {count})" * (allow == "draws")
+        shape = f", of shape ({count},){rows}" if count >= 0 else ", at least one"
         raise ParameterError(name, array.shape, allowed + shape)
-    good = np.isfinite(array) & (array >= low) & (array <= high)
+    good = np.isfinite(array) & (array >= low) & (array <= high) | (np.isnan(array) & (allow == "NaN"))
     if not good.all():
-        raise ParameterError(name, float(array[~good][0]), allowed)
+        raise ParameterError(name, float(array[~good][0]) if array.ndim else values, allowed)
     return array
 
 
-def descending(name: str, values: ArrayLike) -> Floats:
+def by_label(name: str, given: object, of: str, kind: type | tuple[type, ...] = object) -> Mapping[Any, Any]:
+    """Return a mapping of at least one label to what is drawn, each of a kind."""
+    values = given.values() if isinstance(given, Mapping) else ()
+    wrong = [type(one) for one in values if not isinstance(one, kind)]
+    if wrong or not values:
+        raise ParameterError(name, wrong[0] if wrong else given, f"a mapping of at least one label to {of}")
+    return given  # type: ignore[return-value]
+
+
+def columns(name: str, given: object, names: Sequence[str], low: float, high: float, **options: Any) -> list[Floats]:
+    """Return the arrays that one argument holds: places >= 0 of shape (k,), and values in [low, high] there.
+
+    ``names``: of the places and of the values. ``options``: of `finite_values`, for the values.
+    """
+    try:
+        arrays: list[Any] = [*given]  # type: ignore[misc]
+    except TypeError:
+        arrays = []
+    if len(arrays) != len(names):
+        raise ParameterError(name, given, f"{len(names)} arrays: {', '.join(names)}")
+    x = np.ravel(finite_values(names[0], arrays[0], 0.0))
+    others = zip(names[1:], arrays[1:], strict=True)  # sums of shares may exceed 1 by rounding
+    return [x, *(finite_values(*one, low, high + 1e-9, count=len(x), **options) for one in others)]
+
+
+def descending(name: str, values: object) -> Floats:
     """Return the values, numbers >= 0 along one axis, in decreasing order."""
     array = finite_values(name, values, 0.0)
     if array.ndim != 1:
         raise ParameterError(name, array.shape, "an array of shape (k,)")
     return np.sort(array)[::-1]
-
-
-def shares(name: str, values: ArrayLike, count: int) -> Floats:
-    """Return the values as ``count`` shares in [0, 1], or NaN for a share of nothing."""
-    array = as_floats(values)
-    finite_values(name, np.where(np.isnan(array), 0.0, array), 0.0, 1.0, count=count)
-    return array
 
 
 def ink(ax: Axes, share: float = 1.0) -> tuple[float, float, float]:
@@ -95,6 +114,8 @@ def ink(ax: Axes, share: float = 1.0) -> tuple[float, float, float]:
 def axes_or_new(ax: Axes | None, width: float = 6.0, height: float = 4.0) -> Axes:
     """Return the given axes, or the axes of a new figure of the current backend."""
     if ax is not None:
+        if not hasattr(ax, "spines"):  # such as a figure, or an array of axes
+            raise ParameterError("ax", ax, "one matplotlib axes")
         return ax
     with needing("plots"):
         from matplotlib import pyplot

@@ -90,7 +90,7 @@ def adam_improvement_bound(
     Parameters
     ----------
     gradient, direction : array, shape (d,)
-        g and s, NumPy or torch, floating dtype; computed in float64.
+        g and s, NumPy or torch, real; computed in float64.
     preconditioner : array, shape (d,) or (d, d)
         The diagonal of P, positive, or P itself, symmetric positive definite. For Adam ``1/(√v̂ + ε)``.
     hessian : array of shape (d, d), callable, or object with a ``matvec`` method

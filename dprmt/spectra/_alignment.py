@@ -31,7 +31,7 @@ def cosine_similarity(a: Blocks, b: Blocks) -> float:
     Parameters
     ----------
     a, b : array, mapping of str to array, or sequence of arrays
-        NumPy arrays or torch tensors of floating dtype and any shape, the same for both; any units. Several
+        NumPy arrays or torch tensors of real dtype and any shape, the same for both; any units. Several
         blocks count as one concatenated vector.
 
     Returns
@@ -42,7 +42,7 @@ def cosine_similarity(a: Blocks, b: Blocks) -> float:
     Raises
     ------
     ParameterError
-        If names, shapes or libraries differ, or an array is not floating or not finite.
+        If names, shapes or libraries differ, or an array is not real or not finite.
 
     References
     ----------
@@ -188,7 +188,7 @@ def block_cosine(target: Blocks, before: Blocks, after: Blocks, tolerance: float
     Raises
     ------
     ParameterError
-        If the blocks differ in name, shape or library, are not finite or not floating, or ``tolerance`` is
+        If the blocks differ in name, shape or library, are not finite or not real, or ``tolerance`` is
         out of range.
 
     References

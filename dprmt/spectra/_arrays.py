@@ -43,7 +43,7 @@ MatrixT = TypeVar("MatrixT", bound="NDArray[np.floating[Any]] | TensorLike | Lab
 """The same without numbers."""
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-_FLOATING = "of a real floating-point dtype"
+_REAL = "of a real floating-point or integer dtype"
 _LARGEST_WINDOW = 7  # largest width of a convolution's window
 
 
@@ -65,16 +65,16 @@ def is_tensor(x: object) -> bool:
 
 
 def as_array(name: str, x: object) -> Array:
-    """Convert ``x`` to an array of real floating dtype: tensors and arrays unchanged, numbers and lists as float64.
+    """Convert ``x`` to an array of real floating dtype: floating ones unchanged, integers and lists as float64.
 
-    Numbers in lists count as floating point. Integer, boolean and complex *arrays* do not, since casting back would
-    truncate the result. Sparse matrices become dense, 8-bit floats float32.
+    Sparse matrices become dense, 8-bit floats float32.
     """
     if is_tensor(x):
         tensor: Any = x
-        if not tensor.is_floating_point():
-            raise ParameterError(name, tensor.dtype, _FLOATING)
+        if tensor.is_complex() or str(tensor.dtype) == "torch.bool":
+            raise ParameterError(name, tensor.dtype, _REAL)
         tensor = tensor if str(tensor.layout) == "torch.strided" else tensor.to_dense()
+        tensor = tensor if tensor.is_floating_point() else tensor.double()
         return tensor.float() if tensor.dtype.itemsize == 1 else tensor
     if np.ma.is_masked(x):
         raise ParameterError(name, "one with masked entries", "an array without masked entries: fill or drop them")
@@ -85,12 +85,10 @@ def as_array(name: str, x: object) -> Array:
     try:
         values = np.asarray(x)
     except ValueError:  # ragged nesting
-        raise ParameterError(name, x, "an array " + _FLOATING) from None
-    if isinstance(x, (list, tuple)) and (values.size == 0 or values.dtype.kind in "iu"):
-        values = values.astype(float)
-    if not np.issubdtype(values.dtype, np.floating):
-        raise ParameterError(name, values.dtype, _FLOATING)
-    return values
+        raise ParameterError(name, x, "an array " + _REAL) from None
+    if values.dtype.kind not in "fiu":
+        raise ParameterError(name, values.dtype, _REAL)
+    return values if values.dtype.kind == "f" else values.astype(float)
 
 
 def check_finite(name: str, values: Array, *, low: float = -np.inf, high: float = np.inf) -> None:
@@ -149,13 +147,9 @@ def check_shape(shape: object) -> tuple[int, int]:
         raise ParameterError("shape", shape, allowed) from None
 
 
-def singular_values(name: str, x: object, *, allow_empty: bool = False) -> Array:
-    """Check that ``x`` are singular values and convert to float64: floating, finite, non-negative and, by default,
-    non-empty.
-    """
+def singular_values(name: str, x: object) -> Array:
+    """Check that ``x`` are singular values and convert to float64: real, finite and non-negative."""
     values = as_array(name, x)
-    if not allow_empty:
-        check_nonempty(name, values)
     check_finite(name, values, low=0.0)
     return to_float64(values)
 
@@ -191,12 +185,13 @@ def promote_half(values: Array) -> Array:
 
 
 def cast_like(result: Array, original: object) -> Array:
-    """Cast ``result`` to the dtype of ``original``; a Python number gives a Python float."""
-    if array_namespace(original) is not np:
-        return result.to(original.dtype)  # type: ignore[attr-defined]
+    """Cast ``result`` to the dtype of ``original``, or leave float64; a Python number gives a Python float."""
+    if is_tensor(original):
+        return result.to(original.dtype) if original.is_floating_point() else result  # type: ignore[attr-defined]
     if _is_python_number(original):
         return float(result)
-    dtype = original.dtype if isinstance(original, (np.ndarray, np.generic)) else np.float64
+    is_float = isinstance(original, (np.ndarray, np.generic)) and original.dtype.kind == "f"
+    dtype = original.dtype if is_float else np.float64  # type: ignore[attr-defined]
     return np.asarray(result).astype(dtype, copy=False)[()]
 
 

@@ -233,7 +233,7 @@ def denoise(
     Parameters
     ----------
     matrix : array, shape (..., m, n)
-        Noisy matrix Y, NumPy or torch, floating; leading axes are a batch. Do not use it under autocast,
+        Noisy matrix Y, NumPy or torch, real; leading axes are a batch. Do not use it under autocast,
         which would round its products.
     sigma : float or array of shape (...)
         Standard deviation σ_DP·C/|B| >= 0 of one entry of the noise, not the noise multiplier: one number for all
@@ -257,7 +257,7 @@ def denoise(
     Returns
     -------
     array, shape (..., m, n)
-        In the form, dtype and device of ``matrix``; the same object if nothing changes.
+        In the form, dtype (of integers: float64) and device of ``matrix``; the same object if nothing changes.
 
     Raises
     ------
@@ -365,7 +365,7 @@ def denoise_layers(
     Raises
     ------
     ParameterError
-        If ``layers`` is not a mapping of names to arrays, a matrix is empty, not finite or not of a real floating
+        If ``layers`` is not a mapping of names to arrays, a matrix is empty, not finite or not of a real
         dtype, its sigma is missing or negative, or as in `denoise`.
 
     Formal guarantees

@@ -25,7 +25,6 @@ from dprmt.spectra._arrays import (
     as_array,
     cast_like,
     check_finite,
-    check_nonempty,
     check_shape,
     float64_like,
     is_tensor,
@@ -38,8 +37,8 @@ class MarchenkoPastur:
     """Law of the min(m, n) singular values of an m × n matrix of independent N(0, σ²) entries, large m and n.
 
     Works for every aspect ratio; a square shape gives the quarter-circle law. The methods take Python
-    numbers, NumPy arrays and torch tensors of floating dtype, any shape, and return the same form, dtype and
-    device, computed in float64.
+    numbers, NumPy arrays and torch tensors of real dtype, any shape, and return the same form, dtype and
+    device, computed in float64; integers give float64.
 
     Parameters
     ----------
@@ -59,7 +58,7 @@ class MarchenkoPastur:
     ------
     ParameterError
         If ``shape`` is not a pair of integers >= 1 or ``sigma`` is not positive and finite. The methods raise
-        it for an argument that is empty, not finite or not of a real floating dtype.
+        it for an argument that is not finite or not real.
 
     References
     ----------
@@ -150,7 +149,6 @@ class MarchenkoPastur:
             If an entry of ``q`` is outside [0, 1], or as for the other methods.
         """
         p = as_array("q", q)
-        check_nonempty("q", p)
         check_finite("q", p, low=0.0, high=1.0)
         return cast_like(self.sigma * in_blocks(self._unit_quantile, to_float64(p)), q)
 
@@ -274,7 +272,6 @@ def in_blocks(function: Callable[[Array], Array], values: Array) -> Array:
 
 def _checked(name: str, x: Array) -> Array:
     values = as_array(name, x)
-    check_nonempty(name, values)
     check_finite(name, values)
     return to_float64(values)
 

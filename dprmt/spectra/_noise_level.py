@@ -53,7 +53,7 @@ def estimate_sigma(matrix: MatrixT, method: SigmaMethod = "mp-pca") -> MatrixT:
     Parameters
     ----------
     matrix : array, shape (..., m, n)
-        A matrix or a stack of them, either orientation; NumPy or torch, of floating dtype.
+        A matrix or a stack of them, either orientation; NumPy or torch, of real dtype.
     method : {"mp-pca", "median"}
         "mp-pca" uses as many of the smallest values as the law of noise can hold, and tolerates many spikes. "median"
         divides the median by the median of the law. It is right if the signal's rank is far below min(m, n)/2, and
@@ -69,7 +69,7 @@ def estimate_sigma(matrix: MatrixT, method: SigmaMethod = "mp-pca") -> MatrixT:
     Raises
     ------
     ParameterError
-        If ``matrix`` has fewer than two axes, is empty, not finite, not of a real floating dtype, or a
+        If ``matrix`` has fewer than two axes, is empty, not finite, not real, or a
         convolution's kernel.
 
     Notes

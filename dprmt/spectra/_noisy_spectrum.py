@@ -226,7 +226,7 @@ def noisy_spectrum(matrix: MatrixT, sigma: float, *, false_alarm: float = 0.01) 
     Raises
     ------
     ParameterError
-        If the matrix is not a finite matrix of real floating-point numbers, or a number is out of its range.
+        If the matrix is not a finite matrix of real numbers, or a number is out of its range.
 
     Formal guarantees
     -----------------

@@ -112,8 +112,8 @@ def spike_map(signal: ArrayT, shape: Sequence[int], sigma: float) -> ArrayT:
     Parameters
     ----------
     signal : float or array
-        Clean singular values, >= 0, any shape. Python numbers, NumPy arrays and torch tensors of floating
-        dtype; the result comes back in the same form, dtype and device, computed in float64.
+        Clean singular values, >= 0, any shape. Python numbers, NumPy arrays and torch tensors of real
+        dtype; the result comes back in the same form, dtype and device, integers as float64.
     shape : tuple of int
         ``(m, n)`` of the matrix, either orientation.
     sigma : float
@@ -127,7 +127,7 @@ def spike_map(signal: ArrayT, shape: Sequence[int], sigma: float) -> ArrayT:
     Raises
     ------
     ParameterError
-        If ``signal`` is empty, negative, not finite or not of a real floating dtype, or as in `bulk_edge`.
+        If ``signal`` is negative, not finite or not real, or as in `bulk_edge`.
 
     References
     ----------
@@ -170,7 +170,7 @@ def spike_map_inverse(observed: ArrayT, shape: Sequence[int], sigma: float) -> A
     Raises
     ------
     ParameterError
-        If ``observed`` is empty, negative, not finite or not of a real floating dtype, or as in `bulk_edge`.
+        If ``observed`` is negative, not finite or not real, or as in `bulk_edge`.
 
     References
     ----------
@@ -217,7 +217,7 @@ def vector_overlaps(signal: ArrayT, shape: Sequence[int], sigma: float) -> tuple
     Raises
     ------
     ParameterError
-        If ``signal`` is empty, negative, not finite or not of a real floating dtype, or as in `bulk_edge`.
+        If ``signal`` is negative, not finite or not real, or as in `bulk_edge`.
 
     References
     ----------
@@ -260,7 +260,7 @@ def predicted_spectrum(signals: MatrixT, shape: Sequence[int], sigma: float) -> 
     ------
     ParameterError
         If ``signals`` has no axis or more than min(m, n) values on its last, is negative, not finite or not
-        of a real floating dtype, or as in `bulk_edge`.
+        real, or as in `bulk_edge`.
 
     References
     ----------
@@ -272,7 +272,7 @@ def predicted_spectrum(signals: MatrixT, shape: Sequence[int], sigma: float) -> 
     array([31.69, 11.06,  9.93,  8.85])
     """
     m, n, sigma, scales = checked_scales(shape, sigma)
-    values = singular_values("signals", signals, allow_empty=True)
+    values = singular_values("signals", signals)
     count = min(m, n)
     if values.ndim < 1 or values.shape[-1] > count:
         raise ParameterError("signals", tuple(values.shape), f"an array of shape (..., r) with r <= {count}")
@@ -305,7 +305,7 @@ def shrink(observed: ArrayT, shape: Sequence[int], sigma: float, loss: Loss = "f
     ----------
     observed : float or array
         Singular values of the noisy matrix, >= 0, any shape. Python numbers, NumPy arrays and torch tensors
-        of floating dtype; the result comes back in the same form, dtype and device, computed in float64.
+        of real dtype; the result comes back in the same form, dtype and device, integers as float64.
     shape : tuple of int
         ``(m, n)`` of the matrix, either orientation.
     sigma : float
@@ -321,7 +321,7 @@ def shrink(observed: ArrayT, shape: Sequence[int], sigma: float, loss: Loss = "f
     Raises
     ------
     ParameterError
-        If ``observed`` is empty, negative, not finite or not of a real floating dtype, ``shape`` is not a
+        If ``observed`` is negative, not finite or not real, ``shape`` is not a
         pair of integers >= 1, ``sigma`` is negative or not finite, or ``loss`` is unknown.
 
     References

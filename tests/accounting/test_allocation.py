@@ -23,8 +23,7 @@ CASES = [(1.0, 33, 12, 1e-5), (2.0, 100, 10, 1e-5), (1.0, 1000, 5, 1e-6)]
 
 
 @pytest.mark.parametrize(
-    ("case", "remove", "add"),
-    [(CASES[0], 3.5116, 3.1039), (CASES[1], 0.60311, 0.59947), (CASES[2], 0.37696, 0.35884)],
+    ("case", "remove", "add"), [(CASES[0], 3.5116, 3.1039), (CASES[1], 0.60311, 0.59947), (CASES[2], 0.37696, 0.35884)]
 )
 def test_exact_norms_at_the_check_values(case, remove, add):
     """§6 of the theory page, to ±0.0003."""
@@ -173,9 +172,8 @@ def test_participations_are_blocks():
     thrice = allocated(1.0, 10, participations=3).epsilon(epochs=1, delta=1e-5)
     blocks = compose([(allocated(1.0, 3), 6), (allocated(1.0, 4), 4)]).epsilon(delta=1e-5)
     assert thrice == blocks
-    assert allocated(1.0, 10, participations=10).epsilon(epochs=1, delta=1e-5) == DPSGD(1.0, 1.0).epsilon(
-        steps=10, delta=1e-5
-    )
+    always = allocated(1.0, 10, participations=10).epsilon(epochs=1, delta=1e-5)
+    assert always == DPSGD(1.0, 1.0).epsilon(steps=10, delta=1e-5)
 
 
 # -------------------------------------------------------------------------------------------------- refusals

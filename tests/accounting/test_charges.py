@@ -218,10 +218,8 @@ def test_losses_as_wrong_as_their_grid_may_be() -> None:
     curve = run.epsilon(steps=[GAUSSIAN_STEPS - 1, GAUSSIAN_STEPS], delta=1e-5)[1]
     assert curve.lower <= exact <= curve.upper
     delta = gaussian_delta(3.0, mu)
-    for bounds in (
-        run.delta(steps=GAUSSIAN_STEPS, epsilon=3.0),
-        run.delta(steps=GAUSSIAN_STEPS, epsilon=[2.5, 3.0])[1],
-    ):
+    alone, curve = (run.delta(steps=GAUSSIAN_STEPS, epsilon=asked) for asked in (3.0, [2.5, 3.0]))
+    for bounds in (alone, curve[1]):
         assert bounds.lower <= delta <= bounds.upper
     band = run.trade_off(steps=GAUSSIAN_STEPS, alpha=ALPHA)
     assert np.all((band.lower <= gdp_trade_off(mu, ALPHA)) & (gdp_trade_off(mu, ALPHA) <= band.upper))

@@ -134,9 +134,8 @@ def test_replacements_have_its_units() -> None:
 
 def test_what_has_other_words_there() -> None:
     """A fixed order is no sampling; cyclic sampling is fewer steps at a larger rate."""
-    assert to_dp_event(compose([(DPSGD(2.0, FixedOrder()), 3)])) == events.SelfComposedDpEvent(
-        events.GaussianDpEvent(2.0), 3
-    )
+    thrice = events.SelfComposedDpEvent(events.GaussianDpEvent(2.0), 3)
+    assert to_dp_event(compose([(DPSGD(2.0, FixedOrder()), 3)])) == thrice
     cyclic = to_dp_event(compose([(DPSGD(2.0, CyclicPoisson(0.01, 3)), 7)]))
     assert (cyclic.count, cyclic.event.sampling_probability) == (3, pytest.approx(0.03))
 

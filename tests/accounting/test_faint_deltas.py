@@ -11,15 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dprmt.accounting import (
-    DPSGD,
-    FixedOrder,
-    Hutchinson,
-    HutchPlusPlus,
-    RandomAllocation,
-    ReplaceOne,
-    compose,
-)
+from dprmt.accounting import DPSGD, FixedOrder, Hutchinson, HutchPlusPlus, RandomAllocation, ReplaceOne, compose
 from dprmt.accounting.composition._compose import Question
 from dprmt.accounting.composition._solve import Level
 from dprmt.accounting.laws._laws import RankOneLaw

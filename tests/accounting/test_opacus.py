@@ -36,11 +36,10 @@ from dprmt.accounting.opacus import ClippingConfiguration, RandomizedClippingAcc
 
 NAME = "randomized_clipping"
 DELTA = 1e-5
+PUBLIC = Hutchinson(32, secret=False)
 
-opacus_talks = [
-    pytest.mark.filterwarnings("ignore:Secure RNG turned off:UserWarning"),
-    pytest.mark.filterwarnings("ignore:Full backward hook is firing when gradients:UserWarning"),
-]
+# What Opacus and torch always say in training.
+opacus_talks = pytest.mark.filterwarnings("ignore:(Secure RNG turned off|Full backward hook is firing):UserWarning")
 
 
 @pytest.fixture
@@ -65,10 +64,8 @@ def test_importing_registers_an_accountant_that_refuses_to_guess(default_name: s
     for run in (accountant, after(accountant, (1.0, 0.1, 2))):
         with pytest.raises(ParameterError, match=r"norms must be stated .*register\(Hutchinson\(32, secret=False\)\)"):
             run.get_epsilon(DELTA)
-    assert (
-        accountant.get_epsilon(DELTA, norms=Hutchinson(16, secret=False))
-        == DPSGD(1.0, 0.1, Hutchinson(16, secret=False)).epsilon(steps=2, delta=DELTA).upper
-    )
+    expected = DPSGD(1.0, 0.1, PUBLIC).epsilon(steps=2, delta=DELTA).upper
+    assert accountant.get_epsilon(DELTA, norms=PUBLIC) == expected
     with pytest.raises(ParameterError):
         accountant.get_epsilon(DELTA, sampling="poisson")
 
@@ -108,10 +105,7 @@ def test_no_noise_has_infinite_epsilon_and_much_noise_counts_as_the_most_that_is
     accountant = after(register(Hutchinson(32, secret=False), name="rc-noise")(), (1.0, 0.1, 2), (0.0, 0.1, 1))
     assert accountant.get_epsilon(DELTA) == math.inf
     accountant.history = [(1e9, 0.1, 2)]
-    assert (
-        accountant.get_epsilon(DELTA)
-        == DPSGD(1e6, 0.1, Hutchinson(32, secret=False)).epsilon(steps=2, delta=DELTA).upper
-    )
+    assert accountant.get_epsilon(DELTA) == DPSGD(1e6, 0.1, PUBLIC).epsilon(steps=2, delta=DELTA).upper
 
 
 @pytest.mark.parametrize(
@@ -155,9 +149,8 @@ def test_bad_registrations_are_named(name: str, options: dict) -> None:
 
 
 def test_state_makes_a_round_trip() -> None:
-    accountant = after(
-        register(Hutchinson(16, secret=False, rank=3, analysis="envelope"), name="rc-state")(), (1.0, 0.1, 4)
-    )
+    registered = register(Hutchinson(16, secret=False, rank=3, analysis="envelope"), name="rc-state")
+    accountant = after(registered(), (1.0, 0.1, 4))
     state = accountant.state_dict()
     norms = {"kind": "hutchinson", "probes": 16, "secret": False, "rank": 3, "analysis": "envelope"}
     assert state["configuration"] == {"norms": norms, "sampling": "poisson"}
@@ -187,12 +180,11 @@ def test_another_state_is_refused_and_changes_nothing(change: dict) -> None:
 
 
 def test_opacus_calibration_ends_on_the_private_side() -> None:
-    norms = Hutchinson(32, secret=False)
-    register(norms, name="rc-calibrate")
+    register(PUBLIC, name="rc-calibrate")
     asked = {"target_epsilon": 2.0, "target_delta": DELTA, "sample_rate": 0.05, "steps": 60}
     found = get_noise_multiplier(**asked, accountant="rc-calibrate")
-    assert DPSGD(found, 0.05, norms).epsilon(steps=60, delta=DELTA).upper <= 2.0
-    ours = calibrate(DPSGD(1.0, 0.05, norms), steps=60, target_epsilon=2.0, delta=DELTA).noise_multiplier
+    assert DPSGD(found, 0.05, PUBLIC).epsilon(steps=60, delta=DELTA).upper <= 2.0
+    ours = calibrate(DPSGD(1.0, 0.05, PUBLIC), steps=60, target_epsilon=2.0, delta=DELTA).noise_multiplier
     assert 1.0 <= found / ours <= 1.02
     assert get_noise_multiplier(**asked, accountant="rc-calibrate", norms=Hutchinson(24, secret=False)) > found
 
@@ -205,14 +197,14 @@ class Run:
         model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
         data = TensorDataset(torch.randn(samples, 4), torch.randint(0, 2, (samples,)))
         self.engine = PrivacyEngine(accountant=accountant)
-        common = {
-            "module": model,
-            "optimizer": torch.optim.SGD(model.parameters(), lr=0.1),
-            "data_loader": loads(data, batch_size=batch_size),
-            "max_grad_norm": 1.0,
-        }
         make = self.engine.make_private if "noise_multiplier" in options else self.engine.make_private_with_epsilon
-        self.model, self.optimizer, self.loader = make(**common, **options)
+        self.model, self.optimizer, self.loader = make(
+            module=model,
+            optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+            data_loader=loads(data, batch_size=batch_size),
+            max_grad_norm=1.0,
+            **options,
+        )
 
     def backward(self, batch) -> None:
         """One backward pass."""
@@ -226,14 +218,7 @@ class Run:
             self.optimizer.step()
 
 
-def marked(test):
-    """A test during which Opacus and torch may say what they always say."""
-    for mark in opacus_talks:
-        test = mark(test)
-    return test
-
-
-@marked
+@opacus_talks
 def test_training_to_a_target_epsilon(default_name: str, tmp_path) -> None:
     """Calibrate, train with Opacus' exact clipping (accounted for conservatively), ask, save, load, go on."""
     register(Hutchinson(32, secret=False))
@@ -259,7 +244,7 @@ def test_training_to_a_target_epsilon(default_name: str, tmp_path) -> None:
         other.engine.load_checkpoint(path=tmp_path / "state.pt", module=other.model, optimizer=other.optimizer)
 
 
-@marked
+@opacus_talks
 def test_virtual_steps_are_one_step_at_the_logical_rate() -> None:
     register(Hutchinson(32, secret=False), name="rc-virtual")
     run = Run("rc-virtual", batch_size=16, noise_multiplier=1.0)
@@ -281,24 +266,19 @@ def test_random_allocation_is_charged_in_whole_epochs() -> None:
         after(RandomizedClippingAccountant(), (1.0, 0.2, 4), (2.0, 0.2, 1)).get_epsilon(DELTA, **stated)
     with pytest.raises(ParameterError, match="sample_rate must be 1 /"):
         after(RandomizedClippingAccountant(), (1.0, 0.3, 4)).get_epsilon(DELTA, **stated)
-    estimated = DPSGD(1.0, RandomAllocation(5), Hutchinson(16, secret=False))
-    assert (
-        run.get_epsilon(DELTA, norms=Hutchinson(16, secret=False), sampling="allocation")
-        == estimated.epsilon(steps=10, delta=DELTA).upper
-    )
+    estimated = DPSGD(1.0, RandomAllocation(5), PUBLIC).epsilon(steps=10, delta=DELTA).upper
+    assert run.get_epsilon(DELTA, norms=PUBLIC, sampling="allocation") == estimated
 
 
 def test_neighbours_are_those_that_were_stated() -> None:
     """Replacement and groups: the mechanism's own numbers, registered or told in a call; states are of one relation."""
     replaced = register(ExactNorms(), neighbours=ReplaceOne(), name="replaced")
     accountant = after(replaced(), (1.0, 0.02, 50))
-    expected = {
-        whose: DPSGD(1.0, 0.02, neighbours=whose).epsilon(steps=50, delta=DELTA).upper
-        for whose in (ReplaceOne(), Group(3))
-    }
-    assert accountant.get_epsilon(DELTA) == expected[ReplaceOne()]
-    assert accountant.get_epsilon(DELTA, neighbours=Group(3)) == expected[Group(3)]
-    assert expected[ReplaceOne()] > DPSGD(1.0, 0.02).epsilon(steps=50, delta=DELTA).upper
+    own = [
+        DPSGD(1.0, 0.02, neighbours=whose).epsilon(steps=50, delta=DELTA).upper for whose in (ReplaceOne(), Group(3))
+    ]
+    assert [accountant.get_epsilon(DELTA), accountant.get_epsilon(DELTA, neighbours=Group(3))] == own
+    assert own[0] > DPSGD(1.0, 0.02).epsilon(steps=50, delta=DELTA).upper
     assert accountant.state_dict()["configuration"]["neighbours"] == {"kind": "replace-one"}
     zero_out = register(ExactNorms(), name="zero_out")()
     assert "neighbours" not in zero_out.configuration.as_dict()  # as states of earlier versions

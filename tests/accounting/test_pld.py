@@ -116,7 +116,5 @@ def test_bad_options_are_named_and_too_many_grid_points_with_what_helps() -> Non
     for name, value in {"discretization": 2.0, "largest_loss": -1.0, "tail": 0.5, "bins": 1}.items():
         with pytest.raises(ParameterError, match=f"^{name} must be"):
             TIGHT.to_pld(**{name: value})
-    with pytest.raises(
-        ParameterError, match=r"discretization must be >= .* \(or give a largest_loss or a larger tail\)"
-    ):
+    with pytest.raises(ParameterError, match=r"discretization must be >= .* \(or give a largest_loss or a larger tail"):
         MECHANISMS["few"].to_pld()

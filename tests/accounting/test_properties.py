@@ -19,11 +19,7 @@ step_counts = st.integers(1, 500)
 probe_counts = st.integers(12, 200)
 deltas = st.floats(-12.0, -3.0).map(lambda exponent: 10.0**exponent)
 clippings = st.fixed_dictionaries(
-    {
-        "probes": probe_counts,
-        "analysis": st.sampled_from(["tight", "envelope"]),
-        "secret": st.booleans(),
-    }
+    {"probes": probe_counts, "analysis": st.sampled_from(["tight", "envelope"]), "secret": st.booleans()}
 )
 few = settings(max_examples=10)
 

@@ -87,11 +87,7 @@ def test_a_slack_thins_the_law():
 # ---------------------------------------------------------------------------------------------- sums
 
 
-@given(
-    copies=st.integers(1, 12),
-    size=st.integers(1, 12),
-    seed=st.integers(0, 2**32 - 1),
-)
+@given(copies=st.integers(1, 12), size=st.integers(1, 12), seed=st.integers(0, 2**32 - 1))
 def test_sums_on_a_grid_are_within_their_error(copies, size, seed):
     """(R5) against repeated convolution."""
     rng = np.random.default_rng(seed)

@@ -20,15 +20,7 @@ from numpy.typing import NDArray
 from scipy.special import gammaincinv, logsumexp
 from scipy.stats import binom
 
-from dprmt.accounting import (
-    DPSGD,
-    ExactNorms,
-    Group,
-    Hutchinson,
-    PrivacyBounds,
-    ReplaceOne,
-    calibrate,
-)
+from dprmt.accounting import DPSGD, ExactNorms, Group, Hutchinson, PrivacyBounds, ReplaceOne, calibrate
 
 Array = NDArray[np.float64]
 DRAWS = 100_000
@@ -109,12 +101,7 @@ def drawn_delta(mechanism: DPSGD, steps: int, epsilon: float) -> tuple[float, fl
 
 @pytest.mark.parametrize(("norms", "neighbours", "sigma", "q", "steps", "epsilon"), SETTINGS)
 def test_simulated_outputs_are_within_the_bounds_and_those_of_other_noise_are_not(
-    norms: ExactNorms | Hutchinson,
-    neighbours: ReplaceOne | Group,
-    sigma: float,
-    q: float,
-    steps: int,
-    epsilon: float,
+    norms: ExactNorms | Hutchinson, neighbours: ReplaceOne | Group, sigma: float, q: float, steps: int, epsilon: float
 ) -> None:
     """Removal for groups, whose δ is the larger one here; a tenth more or less noise is told apart."""
     mechanism = DPSGD(sigma, q, norms, neighbours)

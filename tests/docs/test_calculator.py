@@ -18,16 +18,9 @@ from tests.docs import browser
 from tests.docs.modules import ROOT, module
 
 FOLDER = ROOT / "docs" / "calculator"
-RUN = {
-    "noise_multiplier": "1",
-    "sample_rate": "0.0297",
-    "steps": "400",
-    "delta": "1e-5",
-    "probes": "32",
-    "sketch": "16",
-}
-SETTINGS = RUN | {"norms": "exact", "sampling": "poisson", "secret": True, "neighbours": "zero-out", "group": "1"}
-SETTINGS |= {"steps_per_epoch": "34", "epochs": "12", "batch_size": "2000", "samples": "67349"}
+SETTINGS = {"noise_multiplier": "1", "sample_rate": "0.0297", "steps": "400", "delta": "1e-5", "probes": "32"}
+SETTINGS |= {"sketch": "16", "norms": "exact", "sampling": "poisson", "secret": True, "neighbours": "zero-out"}
+SETTINGS |= {"group": "1", "steps_per_epoch": "34", "epochs": "12", "batch_size": "2000", "samples": "67349"}
 STAND_IN = """
 onmessage = async ({ data }) => {
   const asked = await fetch("/answer", { method: "POST", body: JSON.stringify(data.question) });
@@ -137,11 +130,8 @@ def test_the_page_in_a_browser_shows_what_python_answers() -> None:
         assert "Poisson sampling" in page.value(said.format("statement"))
         assert page.value("document.querySelectorAll('[data-says=curve] polyline').length") == 1
         lower = DPSGD(1.0, 0.0297).epsilon(steps=400, delta=1e-5).lower
-        for stated, verdict in (
-            (upper * 1.0001, "holds"),
-            (lower * 0.9999, "is refuted"),
-            (0.5 * (lower + upper), "is not"),
-        ):
+        verdicts = {upper * 1.0001: "holds", lower * 0.9999: "is refuted", 0.5 * (lower + upper): "is not"}
+        for stated, verdict in verdicts.items():
             page.value(f"document.forms[0].stated.value = '{stated!r}'")
             page.value("document.forms[0].stated.dispatchEvent(new Event('input'))")
             assert f"{stated!r} {verdict}" in page.value(said.format("verdict"))

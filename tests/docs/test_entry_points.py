@@ -46,9 +46,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
         (package / "__init__.py").write_text("")
         (package / "meanings.py").write_text(MEANINGS)
         (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.5\n")
-        groups = (
-            f"[{group}]\n" + "".join(f"{k} = {v}\n" for k, v in words.items()) for group, words in OFFERED.items()
-        )
+        groups = (f"[{group}]\n" + "".join(f"{k} = {words[k]}\n" for k in words) for group, words in OFFERED.items())
         (metadata / "entry_points.txt").write_text("\n".join(groups))
         monkeypatch.syspath_prepend(str(folder))
         for module in [name for name in sys.modules if name.partition(".")[0] == "my_words"]:
@@ -84,9 +82,8 @@ def test_words_of_an_installed_package_are_used_end_to_end(install: Install, tmp
     with pytest.raises(ParameterError, match=r"optimizer\.name"):
         settings(optimizer={"name": "sign"})
     install("my-words")
-    how = settings(
-        optimizer={"name": "sign"}, denoising={"method": "halving"}, privacy={"norms": {"kind": "half", "probes": 8}}
-    )
+    norms = {"kind": "half", "probes": 8}
+    how = settings(optimizer={"name": "sign"}, denoising={"method": "halving"}, privacy={"norms": norms})
     parameters = trained(how, tmp_path / "run")
     assert {abs(float(x)) for x in parameters["weight"].flatten()} == {0.0, 0.25}
     assert [entry["denoised_layers"] for entry in read_metrics(tmp_path / "run")] == [1, 1]

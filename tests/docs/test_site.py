@@ -136,9 +136,8 @@ def dead_links(site: Path) -> list[str]:
 
 @cache
 def places(page: Path) -> frozenset[str]:
-    return frozenset(map(unescape, re.findall(r'\b(?:id|name)="([^"]+)"', page.read_text(encoding="utf-8")))) | {
-        "__skip"
-    }
+    names = re.findall(r'\b(?:id|name)="([^"]+)"', page.read_text(encoding="utf-8"))
+    return frozenset([*map(unescape, names), "__skip"])
 
 
 def twice(site: Path) -> list[str]:

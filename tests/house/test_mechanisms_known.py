@@ -27,8 +27,8 @@ from dprmt.accounting import (
     parallel,
 )
 from dprmt.statements import privacy_card, statement
+from tests.conftest import Ask
 from tests.docs.modules import ROOT, module
-from tests.house.conftest import Ask
 
 pytest.importorskip("flint")
 from dprmt_verify import NotCoveredError, read_statement, verify

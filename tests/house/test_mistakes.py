@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.house.conftest import Say
+from tests.conftest import Say
 
 BATCHES = "--sample-rate 0.02 --steps 50"
 RUN = f"--noise-multiplier 1.1 {BATCHES}"
+SIGMA = "--sigma must be a finite number in [1e-100, 1e+100], got"
 EPOCHS = "--sampling allocation --steps-per-epoch 20 --epochs 3"
 AT = "--delta 1e-5"
 DONE = "--phase noise-multiplier=1,steps=1000"
@@ -103,10 +104,7 @@ MISTAKES = [
     ("report --out out --run runs/x --steps 3", "--steps must be left out where --run is given"),
     ("recipes no-such", "no-such"),
     *(
-        (
-            f"spectrum file --sigma {sigma or repr('')}",
-            f"--sigma must be a finite number in [1e-100, 1e+100], got{sigma and f' {sigma}'}",
-        )
+        (f"spectrum file --sigma {sigma or repr('')}", f"{SIGMA}{sigma and f' {sigma}'}")
         for sigma in ("0", "-1", "nan", "inf", "abc", "1e-300", "")
     ),
     ("spectrum missing.npy --sigma 1", "missing.npy must be a file (no such file)"),

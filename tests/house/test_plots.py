@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import matplotlib as mpl
 import matplotlib.style
@@ -13,7 +14,7 @@ from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 
 from dprmt import ParameterError, plots
-from dprmt.accounting import PrivacyBounds, TradeOff
+from dprmt.accounting import PrivacyBounds, PrivacyCurve, TradeOff
 from dprmt.spectra import (
     MarchenkoPastur,
     bulk_edge,
@@ -35,6 +36,7 @@ SHARES = {"16 × 768": [0.5, 0.9, 1.0], "768 × 768": [0.4, 1.0, np.nan]}
 LAYERS = {"16 × 768": ([0.98, 1.3, 1.6], [-0.1, 0.2, 0.3]), "768 × 768": ([1.1], [0.05])}
 BOUNDS = [PrivacyBounds(0.9, 0.95, 1.0), PrivacyBounds(1.8, 1.9, 2.0)]
 LAW = {"predicted": [0.2, 0.6], "envelope": [0.3, 1.0], "band": 0.02}
+EPSILONS = PrivacyCurve(np.array([10, 20]), *3 * [np.array([1.0, 2.0])], np.array(2 * [""]), np.ones(2, bool), 1e-5)
 CURVE = TradeOff(*np.array([[0.0, 1.0], *3 * [[1.0, 0.0]]]))
 
 
@@ -58,7 +60,7 @@ PICTURES: dict[str, Callable[[Axes | None], Axes]] = {
     "kappa sweep": lambda ax: plots.plot_kappa_sweep(KAPPAS, SHARES, passed=SHARES, ax=ax),
     "many matrices": lambda ax: plots.plot_spectra({"a": SPECTRUM, "b": SPECTRUM}, ax=ax),
     "layers": lambda ax: plots.plot_layer_improvement(LAYERS, ax=ax),
-    "epsilon": lambda ax: plots.plot_epsilon_against_steps([1, 2], {"a": BOUNDS, "b": BOUNDS}, delta=1e-5, ax=ax),
+    "epsilon": lambda ax: plots.plot_epsilon_against_steps([10, 20], {"a": BOUNDS, "b": EPSILONS}, delta=1e-5, ax=ax),
     "trade-off": lambda ax: plots.plot_trade_off(CURVE, gaussian_mu=1.0, ax=ax),
     "measured spikes": lambda ax: plots.plot_measured_spikes({SHAPE: ([0.0, 2.0], [1.0, 1.3])}, ax=ax),
     "measured overlaps": lambda ax: plots.plot_measured_overlaps({SHAPE: ([2.0], [0.5], [0.4])}, ax=ax),
@@ -149,8 +151,58 @@ REFUSED: list[tuple[str, Callable[..., Axes], tuple[object, ...], dict[str, obje
     ("", plots.plot_measured_overlaps, ({(8, 64): ([1.0], [1.2], [0.1])},), {}),
     ("", plots.plot_improvement_over_steps, ([1], {"a": [3.0]}), {}),
     ("", plots.plot_norm_ratios, ([1.0], [1.5]), {"predicted": [1.0], "envelope": [1.0], "band": 0.1}),
-    ("", plots.plot_signal_shares, ({},), {}),
+    ("layers", plots.plot_signal_shares, ({"a": [0.1, 0.5, 0.2]},), {}),
+    ("truth", plots.plot_signal_shares, ({"a": [0.1, 0.0, 0.2]},), {"truth": {"b": 0.1}}),
+    ("gaussian_mu", plots.plot_trade_off, (CURVE,), {"gaussian_mu": -1.0}),
+    *(
+        (name, plots.plot_epsilon_against_steps, (steps, {"a": curve}), {"delta": delta})
+        for name, steps, curve, delta in (
+            ("steps", [100, 200], EPSILONS, 1e-5),
+            ("steps", [10, np.nan], BOUNDS, 1e-5),
+            ("steps", [10], BOUNDS, 1e-5),
+            ("steps", [10], [], 1e-5),
+            ("delta", [10, 20], EPSILONS, 1e-7),
+            ("delta", [10, 20], list(EPSILONS), 1e-7),
+            ("delta", [10, 20], BOUNDS, 1e5),
+            ("curves['a']", [10, 20], [1.0, 2.0], 1e-5),
+            ("curves['a']", [10, 20], [PrivacyBounds(0.0, 0.1, 0.2, at_epsilon=1.0)] * 2, 1e-5),
+        )
+    ),
 ]
+ONE_ARGUMENT: dict[str, Callable[[Any, Axes], Axes]] = {
+    "noisy": lambda given, ax: plots.plot_singular_values(given, SHAPE, SIGMA, ax=ax),
+    "simulated": lambda given, ax: plots.plot_spike_map(SHAPE, SIGMA, simulated=given, ax=ax),
+    "simulated overlaps": lambda given, ax: plots.plot_overlaps(SHAPE, SIGMA, simulated=given, ax=ax),
+    "points": lambda given, ax: plots.plot_measured_spikes(given, ax=ax),
+    "points with overlaps": lambda given, ax: plots.plot_measured_overlaps(given, ax=ax),
+    "curves": lambda given, ax: plots.plot_epsilon_against_steps([1, 2], given, delta=1e-5, ax=ax),
+    "bands": lambda given, ax: plots.plot_trade_off(given, ax=ax),
+    "layers": lambda given, ax: plots.plot_signal_shares(given, ax=ax),
+    "layers with gains": lambda given, ax: plots.plot_layer_improvement(given, ax=ax),
+    "points of ratios": lambda given, ax: plots.plot_norm_ratios(given, [1.0], **LAW, ax=ax),
+    "improved": lambda given, ax: plots.plot_kappa_sweep(KAPPAS, given, ax=ax),
+    "passed": lambda given, ax: plots.plot_kappa_sweep(KAPPAS, SHARES, passed=given, ax=ax),
+    "improvements": lambda given, ax: plots.plot_improvement_over_steps([1, 2], given, ax=ax),
+    "spectra": lambda given, ax: plots.plot_spectra(given, ax=ax),
+}
+NOTHING_TO_DRAW = (3.0, "abc", [], {}, [3.0], {"a": 3.0}, {"a": None}, {"a": "abc"}, {(4, 9): 3.0}, {4: [[1.0]] * 3})
+
+
+@pytest.mark.parametrize("draw", ONE_ARGUMENT.values(), ids=ONE_ARGUMENT)
+def test_other_types_are_named_and_leave_the_axes_empty(draw: Callable[[Any, Axes], Axes]) -> None:
+    ax = fresh_axes()
+    for given in NOTHING_TO_DRAW:
+        if draw is not ONE_ARGUMENT["noisy"] or given != [3.0]:
+            with pytest.raises(ParameterError):
+                draw(given, ax)
+    assert not ax.has_data()
+
+
+@pytest.mark.parametrize("draw", PICTURES.values(), ids=PICTURES)
+def test_axes_are_one(draw: Callable[[Any], Axes]) -> None:
+    for ax in (Figure(), Figure().subplots(1, 2)):
+        with pytest.raises(ParameterError, match="ax must be one matplotlib axes"):
+            draw(ax)
 
 
 @pytest.mark.parametrize(("name", "plot", "given", "options"), REFUSED)

@@ -27,13 +27,9 @@ from dprmt.accounting import (
 )
 from dprmt.cli import main
 from dprmt.cli._run import composition_of, document_of
-from tests.house.conftest import Ask, Say
+from tests.conftest import Ask, Say
+from tests.house.test_mistakes import AT, BATCHES, DONE, EPOCHS, RUN
 
-BATCHES = "--sample-rate 0.02 --steps 50"
-RUN = f"--noise-multiplier 1.1 {BATCHES}"
-EPOCHS = "--sampling allocation --steps-per-epoch 20 --epochs 3"
-AT = "--delta 1e-5"
-DONE = "--phase noise-multiplier=1,steps=1000"
 PHASES = [(DPSGD(2.0, 0.05), 10), (DPSGD(1.5, 0.1, Hutchinson(16, secret=True)), 5)]
 FILE = """\
 sample_rate = "1/20"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dprmt import __version__
-from tests.house.conftest import Ask
+from tests.conftest import Ask
 
 BATCHES = "--sample-rate 2000/67349 --steps 60"
 RUN = f"--noise-multiplier 1.3 {BATCHES}"

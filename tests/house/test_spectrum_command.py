@@ -26,7 +26,7 @@ from dprmt.spectra import (
     spike_map_inverse,
     vector_overlaps,
 )
-from tests.house.conftest import Ask, Say
+from tests.conftest import Ask, Say
 from tests.spectra.simulation import denoise
 
 SIGMA = 0.25
@@ -143,12 +143,8 @@ def test_sigma_may_come_from_how_noise_was_added(ask: Ask, refusal: Say, tmp_pat
 
 
 def test_sigma_is_estimated_matrix_by_matrix(ask: Ask, say: Say, tmp_path: Path) -> None:
-    noise = {
-        "a": 0.1 * RNG.standard_normal((40, 90)),
-        "b": 0.3 * RNG.standard_normal((64, 64)),
-        "zero": np.zeros((9, 9)),
-    }
-    path = save_arrays(tmp_path / "x.npz", noise)
+    noise = {"a": 0.1 * RNG.standard_normal((40, 90)), "b": 0.3 * RNG.standard_normal((64, 64))}
+    path = save_arrays(tmp_path / "x.npz", noise | {"zero": np.zeros((9, 9))})
     document = ask("spectrum --sigma auto", path)
     assert document["sigma"] is None
     assert document["skipped"] == ["zero"]

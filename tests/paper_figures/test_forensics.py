@@ -17,7 +17,7 @@ from paper_figures import _states, forensics
 from paper_figures._page import cell_states
 from paper_figures._published import FILE, Published, published
 from paper_figures._reproduction import Row, load
-from paper_figures._states import State, StatelessError, states
+from paper_figures._states import StatelessError, states
 from paper_figures._verdict import Interval, judge, mean_interval, share_interval
 from paper_figures.forensics import CHECKS
 from paper_figures.items import ITEMS
@@ -25,10 +25,6 @@ from paper_figures.items import ITEMS
 SLOW = {"epsilon-saved", "noise-multipliers", "budgets"}
 """Seconds of an accountant each."""
 FACTORS = (1.1, 0.9, 0.5, 2.0, 10.0, -1.0)
-
-
-def found_states() -> dict[str, State]:
-    return cell_states({name: load(name) for name in ITEMS})
 
 
 def forensic_rows() -> list[Row]:
@@ -45,7 +41,7 @@ def numbers_in(value: Any) -> int:
 
 
 def test_every_number_of_the_file_has_one_state() -> None:
-    found = found_states()
+    found = cell_states({name: load(name) for name in ITEMS})
     content = tomllib.loads(FILE.read_text(encoding="utf-8"))["items"]
     assert len(found) == numbers_in(content) > 690
     assert {state.kind for state in found.values()} == {"compared", "setting", "not computable here"}

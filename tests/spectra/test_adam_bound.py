@@ -9,7 +9,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dprmt import ParameterError
 from dprmt.spectra import adam_bound_gap, adam_improvement_bound
 from tests.spectra.simulation import SEEDS, rotation
 
@@ -160,11 +159,3 @@ def test_operators_and_libraries_agree(seed, d):
         assert other.improvement == pytest.approx(expected.improvement, rel=1e-10, abs=1e-12)
         assert other.bound == pytest.approx(expected.bound, rel=1e-10, abs=1e-12)
         assert other.printed_bound_applies == expected.printed_bound_applies
-
-
-G = np.array([1.0, 2.0])
-
-
-def test_gap_needs_equal_norms():
-    with pytest.raises(ParameterError, match="baseline must be a vector of the norm of direction"):
-        adam_bound_gap(G, G, 2 * G, G, 0.1)

@@ -14,9 +14,7 @@ from dprmt.spectra import block_cosine, cosine_similarity, improvement, layer_im
 from tests.spectra.simulation import SEEDS
 
 KINDS = st.lists(
-    st.sampled_from(["turned", "same", "opposite", "zero target", "zero estimate", "both zero"]),
-    min_size=1,
-    max_size=6,
+    st.sampled_from(["turned", "same", "opposite", "zero target", "zero estimate", "both zero"]), min_size=1, max_size=6
 )
 
 

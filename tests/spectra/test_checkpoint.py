@@ -19,9 +19,9 @@ from safetensors.torch import save_file
 from scipy import io as scipy_io
 
 from dprmt._validation import ParameterError
-from dprmt.cli import main
 from dprmt.spectra import denoise, noisy_spectrum, spectra_of
 from dprmt.spectra._tensor_files import UnreadableFileError, open_tensors
+from tests.conftest import Ask, Say
 
 RNG = np.random.default_rng(0)
 
@@ -60,17 +60,14 @@ def test_a_difference_is_taken_by_name() -> None:
     found = spectra_of({"w": before["w"] + step, "new": np.ones((2, 2)), "v": np.ones((3, 2))}, minus=before)
     np.testing.assert_allclose(found["w"].singular_values, np.linalg.svdvals(step), rtol=1e-9)
     assert found["w"].sigma == pytest.approx(0.1, rel=0.05)
-    assert found.skipped == {
-        "new": "is not in the file that is subtracted",
-        "v": "has shape (3, 2), (2, 3) in the file that is subtracted",
-    }
+    there = "in the file that is subtracted"
+    assert found.skipped == {"new": f"is not {there}", "v": f"has shape (3, 2), (2, 3) {there}"}
 
 
 @pytest.mark.parametrize(("first", "second"), [("encoder.model.", ""), ("", "module.")])
 def test_a_prefix_of_all_names_does_not_matter(first: str, second: str) -> None:
-    after = {f"{first}layer.{i}.weight": RNG.standard_normal((3, 5)) for i in range(3)} | {
-        "head.weight": np.ones((2, 2))
-    }
+    after = {f"{first}layer.{i}.weight": RNG.standard_normal((3, 5)) for i in range(3)}
+    after["head.weight"] = np.ones((2, 2))
     before = {f"{second}layer.{i}.weight": 0 * after[f"{first}layer.{i}.weight"] for i in range(3)}
     found = spectra_of(after, minus=before)
     assert list(found) == [f"{first}layer.{i}.weight" for i in range(3)]
@@ -96,7 +93,7 @@ def test_adapters_are_products_with_their_scale(tmp_path: Path) -> None:
         np.testing.assert_allclose(found, factor * expected[0], rtol=1e-12)
 
 
-def test_shards_several_files_and_orders(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_shards_several_files_and_orders(say: Say, ask: Ask, refusal: Say, tmp_path: Path) -> None:
     save_file({"a": torch.eye(3)}, tmp_path / "model-1.safetensors")
     save_file({"b": 5 * torch.eye(4), "c": torch.ones(2)}, tmp_path / "model-2.safetensors")
     index = tmp_path / "model.safetensors.index.json"
@@ -104,20 +101,15 @@ def test_shards_several_files_and_orders(capsys: pytest.CaptureFixture[str], tmp
     assert list(spectra_of(index, sigma=0.1)) == ["a", "b"]
     index_of_another = tmp_path / "evil.index.json"
     index_of_another.write_text(json.dumps({"weight_map": {"a": "../model-1.safetensors"}}))
-    assert main(["spectrum", str(index_of_another), "--sigma", "1"]) == 2
-    capsys.readouterr()
-    files = [str(tmp_path / f"model-{i}.safetensors") for i in (1, 2)]
-    page = tmp_path / "table.html"
-    shown = ["--sort", "top/edge", "--top", "1", "--html", str(page), "--json"]
-    assert main(["spectrum", *files, "--sigma", "0.1", *shown]) == 0
-    document = json.loads(capsys.readouterr().out)
+    refusal("spectrum --sigma 1", index_of_another)
+    files, page = [tmp_path / f"model-{i}.safetensors" for i in (1, 2)], tmp_path / "table.html"
+    document = ask("spectrum --sigma 0.1 --sort top/edge --top 1", *files, "--html", page)
     assert [matrix["name"] for matrix in document["matrices"]] == ["model-2.safetensors:b"]
     assert "model-2.safetensors:b" in page.read_text(encoding="utf-8")
     assert "has shape (2,)" in page.read_text(encoding="utf-8")
     save_file({"a": 2 * torch.eye(3)}, tmp_path / "before.safetensors")
-    minus = ["--minus", str(tmp_path / "before.safetensors")]
-    assert main(["spectrum", str(index), "--sigma", "0.1", "--param", "?", *minus]) == 0
-    assert "skipped, is not in the file that is subtracted: 2 (b, c)" in capsys.readouterr().out
+    said = say("spectrum --sigma 0.1 --param ?", index, "--minus", tmp_path / "before.safetensors")
+    assert "skipped, is not in the file that is subtracted: 2 (b, c)" in said
 
 
 @pytest.mark.parametrize("kind", [torch.float8_e4m3fn, torch.float8_e5m2])
@@ -224,14 +216,13 @@ def test_gguf_files_are_dequantized(tmp_path: Path) -> None:
     assert found.skipped == {"bias": "has shape (64,)"}
 
 
-def test_an_array_that_cannot_be_read_is_a_row(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_an_array_that_cannot_be_read_is_a_row(say: Say, tmp_path: Path) -> None:
     path = tmp_path / "x.npz"
     np.savez(path, good=np.eye(3), trap=np.array([[Path]], dtype=object), bad=np.full((2, 2), np.inf))
     found = spectra_of(path, sigma=1.0)
     assert list(found) == ["good"]
     assert found.skipped["trap"].startswith("cannot be read: damaged, or with pickled objects")
-    assert main(["spectrum", str(path), "--sigma", "1"]) == 0
-    assert "cannot be read" in capsys.readouterr().out
+    assert "cannot be read" in say("spectrum --sigma 1", path)
 
 
 COLUMNS = [
@@ -240,7 +231,7 @@ COLUMNS = [
 ]
 
 
-def test_every_column_is_in_every_form(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_every_column_is_in_every_form(say: Say, ask: Ask, tmp_path: Path) -> None:
     """CSV, data frame, HTML and JSON hold the same numbers, and the row of a bad matrix."""
     matrix = np.random.default_rng(1).standard_normal((40, 60))
     matrix[0] += 3.5
@@ -252,18 +243,15 @@ def test_every_column_is_in_every_form(capsys: pytest.CaptureFixture[str], tmp_p
     frame = pd.DataFrame(found.rows())
     assert list(frame.columns) == COLUMNS
     assert frame.loc[0].to_dict() == row
-    run = ["spectrum", str(tmp_path / "x.npz"), "--sigma", "1"]
-    page = tmp_path / "x.html"
-    assert main([*run, "--csv", "--html", str(page)]) == 0
-    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    run, page = ["spectrum --sigma 1", tmp_path / "x.npz"], tmp_path / "x.html"
+    rows = list(csv.DictReader(io.StringIO(say(*run, "--csv --html", page))))
     assert rows[0] == {name: str(value) for name, value in row.items()}
     assert rows[1] == dict.fromkeys(COLUMNS, "") | bad
     cells = [html.unescape(text) for text in re.findall(r"<td[^>]*>([^<]*)</td>", page.read_text(encoding="utf-8"))]
     shown = {name: f"{value:.4g}" if isinstance(value, float) else str(value) for name, value in row.items()}
     assert dict(zip(COLUMNS, cells[: len(COLUMNS)], strict=True)) == shown
     assert cells[len(COLUMNS)] == "bad"
-    assert main([*run, "--json"]) == 0
-    document = json.loads(capsys.readouterr().out)
+    document = ask(*run)
     (stated,) = document["matrices"]
     assert stated["fit"]["p_value"] == row["fit_p_value"]
     assert stated["fit"]["distance"] == row["fit_distance"]
@@ -340,16 +328,11 @@ def test_tensors_without_numbers_are_rows_and_what_is_no_checkpoint_is_refused(t
         spectra_of(tmp_path / "none.npz")
 
 
-def test_files_that_cannot_be_subtracted_or_written_are_named(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_files_that_cannot_be_subtracted_or_written_are_named(refusal: Say, tmp_path: Path) -> None:
     np.savez(tmp_path / "after.npz", w=np.ones((2, 3)))
     np.savez(tmp_path / "before.npz", other=np.ones((2, 3)))
-    files = [str(tmp_path / "after.npz"), "--sigma", "1"]
-    assert main(["spectrum", *files, "--minus", str(tmp_path / "before.npz")]) == 2
-    assert "('w' is not in the file that is subtracted)" in capsys.readouterr().err
+    command = ["spectrum --sigma 1", tmp_path / "after.npz"]
+    assert "('w' is not in the file that is subtracted)" in refusal(*command, "--minus", tmp_path / "before.npz")
     for option, name in (("--html", "none/x.html"), ("--plot-all", "none/x.png")):
-        assert main(["spectrum", *files, option, str(tmp_path / name)]) == 2
-        assert f"{option} must be a file in an existing folder" in capsys.readouterr().err
-    assert main(["spectrum", str(tmp_path / "model.safetensors.index.json"), "--sigma", "1"]) == 2
-    assert "(no such file)" in capsys.readouterr().err
+        assert f"{option} must be a file in an existing folder" in refusal(*command, option, tmp_path / name)
+    assert "(no such file)" in refusal("spectrum --sigma 1", tmp_path / "model.safetensors.index.json")

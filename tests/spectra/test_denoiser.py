@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -84,11 +85,8 @@ def test_squares_do_not_leave_the_range_of_float32(scale, library):
 @pytest.mark.parametrize("norm_correction", [True, False])
 def test_symmetries(norm_correction, backend):
     """Only singular values count: rotations, the transpose and scale commute with it; nothing is removed at σ = 0."""
-    check_denoiser(
-        lambda noisy, sigma: denoise(noisy, sigma, norm_correction=norm_correction, backend=backend),
-        promise=None,
-        examples=25,
-    )
+    denoiser = partial(denoise, norm_correction=norm_correction, backend=backend)
+    check_denoiser(denoiser, promise=None, examples=25)
 
 
 @given(SEEDS, SIDES, SIDES, st.floats(1, 3), st.floats(-1, 1))

@@ -163,10 +163,7 @@ def random_monotone_shrinkers(y, size, count, rng):
 
 def rivals(y, size, rng):
     """The best and other hard and soft thresholds, and 1,000 random monotone shrinkers."""
-    for level in (
-        hard_threshold((size, size), 1.0),
-        *(2 * math.sqrt(size) * np.array([1.0, 1.05, 1.3, 1.5])),
-    ):
+    for level in (hard_threshold((size, size), 1.0), *(2 * math.sqrt(size) * np.array([1.0, 1.05, 1.3, 1.5]))):
         yield np.where(y > level, y, 0.0)
         yield np.maximum(y - level, 0.0)
     yield from random_monotone_shrinkers(y, size, 1000, rng)

@@ -39,11 +39,7 @@ def test_unbiased_and_covered_with_the_stated_probability(d, energy):
         assert bool(near) is right
 
 
-@given(
-    st.floats(0.0, 1e4),
-    st.integers(1, 10**7),
-    st.sampled_from([0.01, 0.05, 0.3]),
-)
+@given(st.floats(0.0, 1e4), st.integers(1, 10**7), st.sampled_from([0.01, 0.05, 0.3]))
 def test_the_ends_are_where_the_law_has_its_quantiles(excess, d, failure):
     """P(χ²_d(high) <= x) = P(χ²_d(low) >= x) = failure/2, in scipy's other implementation of the law."""
     x = d + excess * (2 * d) ** 0.5 / 100

@@ -54,10 +54,8 @@ def tables() -> Iterator[tuple[str, str]]:
     """Every way of the table of clipping."""
     for way in clipping_table.WAYS:
         model = clipping_table.make_model(way)
-        yield (
-            f"table {'-'.join(way)}",
-            digest(clipping_table.released(clipping_table.make_step(way, model, 1.0), model)),
-        )
+        released = clipping_table.released(clipping_table.make_step(way, model, 1.0), model)
+        yield f"table {'-'.join(way)}", digest(released)
 
 
 def recipes() -> Iterator[tuple[str, str]]:

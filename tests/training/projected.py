@@ -25,9 +25,8 @@ def projected_step(
         return {name: options.pop(name) for name in list(options) if name in names}
 
     subspaces = Subspaces(model, **taken(_OF_SUBSPACES))
-    optimizer = DPGrape(
-        [value for value in model.parameters() if value.requires_grad], lr, subspaces=subspaces, **taken(_OF_GRAPE)
-    )
+    trained = [value for value in model.parameters() if value.requires_grad]
+    optimizer = DPGrape(trained, lr, subspaces=subspaces, **taken(_OF_GRAPE))
     if order == "project-then-privatize":
         step = make_private(model, optimizer, norms=norms, **options)
     else:

@@ -175,12 +175,9 @@ BAD = {
     "floor": [0.0, -1.0, math.nan, math.inf, None],
     "weight_decay": [-0.1, math.nan, math.inf],
 }
-bad_options = pytest.mark.parametrize(
-    ("name", "value"), [(name, value) for name, values in BAD.items() for value in values]
-)
 
 
-@bad_options
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in BAD.items() for value in values])
 def test_bad_options(name: str, value: Any) -> None:
     """Refused on construction, in a group, in a step and in a state, and then nothing has changed."""
     good: dict[str, Any] = {"lr": 0.1, "noise_variance": 1.0, "floor": 0.1}

@@ -200,7 +200,7 @@ def names_of(rows: list[Any], before: Counter[str] | None = None) -> list[str]:
     source = Source(torch.utils.data.DataLoader(rows, collate_fn=list), None, None)
     parts = [Part(list(range(len(rows))))]
     loaded = source.loaded(iter([parts]), True)
-    batch = PrivateBatch(0, len(rows), parts, loaded.__next__, 0, list, Counter() if before is None else before)
+    batch = PrivateBatch(0, len(rows), parts, loaded.__next__, 1, list, Counter() if before is None else before)
     return [str(name) for name in batch._next()._names]
 
 

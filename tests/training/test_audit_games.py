@@ -50,9 +50,7 @@ def test_bounds_hold_as_often_as_they_say_and_are_not_vacuous() -> None:
         if "person" in name or "replaced" in name or name == "hutchinson, public probes"
     ],
 )
-def test_persons_and_replaced_samples_are_seen_as_well_as_claimed_and_no_better(
-    name: str,
-) -> None:
+def test_persons_and_replaced_samples_are_seen_as_well_as_claimed_and_no_better(name: str) -> None:
     verdict = judge(GAMES[name], 120, deltas=(0.2,))
     assert not verdict.broken
     assert verdict.mu > 0.1

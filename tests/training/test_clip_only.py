@@ -11,6 +11,7 @@ from dprmt import ParameterError
 from dprmt.cli import main
 from dprmt.training.harness import read_metrics, read_summary, train
 from dprmt.training.recipes import Recipe
+from tests.conftest import Say
 from tests.training.tiny_recipe import recipe_in
 
 NO_NOISE = {"privacy.noise_multiplier": None, "privacy.clip_only": True}
@@ -68,18 +69,10 @@ def written(folder: Path) -> str:
     return str(folder / "recipe.toml")
 
 
-def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    assert main(list(words)) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.count("\n") == 1
-    return captured.err
-
-
 @pytest.mark.parametrize("key", NUMBERS)
 @pytest.mark.parametrize("digits", [400, 5000])  # too many for a float, too many for Python to read
-def test_numbers_of_any_length_are_refused(written: str, capsys, key: str, digits: int) -> None:
-    text = refused(capsys, "train", written, "--dry-run", "--set", f"{key}=1{'0' * digits}")
+def test_numbers_of_any_length_are_refused(written: str, refusal: Say, key: str, digits: int) -> None:
+    text = refusal("train", written, "--dry-run --set", f"{key}=1{'0' * digits}")
     assert text.startswith(f"dprmt train: {key} must be ")
 
 
@@ -102,12 +95,11 @@ def test_a_recipe_cannot_be_named_after_a_place_outside(folder: Path, name: str)
 )
 @pytest.mark.parametrize("plan", [True, False])
 def test_a_plan_refuses_what_a_run_would(
-    written: str, tmp_path: Path, capsys, monkeypatch, options: list[str], message: str, plan: bool
+    written: str, tmp_path: Path, refusal: Say, monkeypatch, options: list[str], message: str, plan: bool
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "FILE").write_text("mine")
-    words = ["train", written, *options, *(["--dry-run"] if plan else [])]
-    assert message in refused(capsys, *words)
+    assert message in refusal("train", written, options, "--dry-run" if plan else "")
     assert [path.name for path in tmp_path.iterdir()] == ["FILE"]
 
 

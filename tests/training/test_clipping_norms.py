@@ -23,13 +23,7 @@ from audits.steps import private_sgd
 from dprmt import ParameterError
 from dprmt.accounting import DPSGD, Hutchinson, chi2_mixture_cdf, envelope_cdf
 from dprmt.training.clipping import ClippedStep, plan_private
-from dprmt.training.norms import (
-    HutchinsonEstimator,
-    LayerRecord,
-    NormRecord,
-    ProbeGenerator,
-    exact_squared_norms,
-)
+from dprmt.training.norms import HutchinsonEstimator, LayerRecord, NormRecord, ProbeGenerator, exact_squared_norms
 from dprmt.training.norms._clipping import sum_of_squares
 from tests.training.literal import gradients_of
 from tests.training.norms_by_word import by_word

@@ -47,9 +47,8 @@ def test_the_clipping_norm_follows_the_share_of_norms_below_it(options: dict[str
         assert private.clipping_norm == pytest.approx(norm, rel=1e-6)
         before = weights(private.model)
         private.step(losses(private), batch)
-        moved = math.sqrt(
-            sum(float((a - b).square().sum()) for a, b in zip(before, weights(private.model), strict=True))
-        )
+        pairs = zip(before, weights(private.model), strict=True)
+        moved = math.sqrt(sum(float((a - b).square().sum()) for a, b in pairs))
         assert moved <= sum(min(norm, length) for length in drawn) / 12 + 1e-2
         # "ghost" allows for cancellation in its norms, so one next to C may count as longer.
         least, most = (sum(length <= norm * (1 + near) for length in drawn) for near in (-1e-3, 1e-3))
@@ -173,9 +172,9 @@ def test_a_loaded_run_keeps_its_clipping_norm(secret: bool) -> None:
     train(other)
     assert (other.clipping_norm == private.clipping_norm) is secret
     assert all(map(torch.equal, weights(private.model), weights(other.model))) is secret
-    with pytest.raises(ParameterError, match="state: "):
+    with pytest.raises(ParameterError, match="state must be of a run like this one"):
         new(clipping_norm=AdaptiveClipping(noise_multiplier=2.0, quantile=0.4)).load_state_dict(private.state_dict())
-    with pytest.raises(ParameterError, match="state: "):
+    with pytest.raises(ParameterError, match="state must be of a run like this one"):
         new(clipping_norm=1.0).load_state_dict(new(clipping_norm="automatic").state_dict())
 
 

@@ -41,11 +41,7 @@ def test_what_a_step_releases_is_the_literal_sum(way: Way) -> None:
 def test_what_does_not_go_together_is_refused_before_the_first_step(sharing: str) -> None:
     way = Way("projected", "hutchinson", sharing, "sgd")
     model = make_model(way)
-    options = {
-        "norms": by_word("hutchinson", sharing=sharing),
-        "clipping_norm": 1.0,
-        "expected_batch_size": table.L,
-    }
+    options = {"norms": by_word("hutchinson", sharing=sharing), "clipping_norm": 1.0, "expected_batch_size": table.L}
     plan = plan_private(model, subspaces=Subspaces(model, rank=2), **options)
     with pytest.raises(ParameterError, match="a DPGrape of the plan's subspaces"):
         plan.privatize(torch.optim.SGD(model.parameters(), lr=0.1), noise_multiplier=1.0)
@@ -165,11 +161,7 @@ def sums(
     return [p.summed_grad.clone() for p in step.model.parameters()]
 
 
-KINDS = [
-    *itertools.product(MODELS, CLIPPINGS),
-    ("linear", "projected"),
-    ("convolution", "a few at a time"),
-]
+KINDS = [*itertools.product(MODELS, CLIPPINGS), ("linear", "projected"), ("convolution", "a few at a time")]
 
 
 @pytest.mark.parametrize(("kind", "clipping"), KINDS)

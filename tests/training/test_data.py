@@ -14,9 +14,10 @@ import torch
 from torch.nn import functional
 
 from dprmt import ParameterError
-from dprmt.training.data import _docstrings, docstrings, load_data, per_sample_losses
+from dprmt.training.data import TaskData, _docstrings, docstrings, load_data, per_sample_losses
 from dprmt.training.models import byte_tokenizer, load_model
-from dprmt.training.recipes import DataRecipe, LoraRecipe, ModelRecipe
+from dprmt.training.recipes import DataRecipe
+from tests.training.test_models import DECODERS, tiny
 
 TOKENIZER = byte_tokenizer()
 PAD, EOS = 0, 2
@@ -46,12 +47,13 @@ def small_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_split_of_a_text_does_not_depend_on_the_others(small_library: Path) -> None:
     texts = [f"Return the value of the setting with number {i}." for i in range(40)]
-    (small_library / "http" / "a.py").write_text("".join(f'def f{i}():\n    """{t}"""\n' for i, t in enumerate(texts)))
-    every = {s.text: s.split for s in _docstrings.docstrings.__wrapped__()}
-    (small_library / "http" / "a.py").write_text(
-        "".join(f'def f{i}():\n    """{t}"""\n' for i, t in enumerate(texts[::2]))
-    )
-    half = {s.text: s.split for s in _docstrings.docstrings.__wrapped__()}
+
+    def splits(some: list[str]) -> dict[str, str]:
+        functions = (f'def f{i}():\n    """{text}"""\n' for i, text in enumerate(some))
+        (small_library / "http" / "a.py").write_text("".join(functions))
+        return {s.text: s.split for s in _docstrings.docstrings.__wrapped__()}
+
+    every, half = splits(texts), splits(texts[::2])
     assert half == {text: every[text] for text in texts[::2]}
     assert set(every.values()) == {"train", "validation", "test"}
 
@@ -95,9 +97,7 @@ def test_missing_files_and_unreachable_sets_are_refused(tmp_path: Path, monkeypa
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path)
     hub = DataRecipe(source="no-one/nothing", train=("train",), validation=("test",), inputs=("a",), target="b")
-    with pytest.raises(
-        ParameterError, match=r"data\.source must be a data set whose split train loads .*, got 'no-one/nothing'$"
-    ):
+    with pytest.raises(ParameterError, match=r"data\.source must be a data set .*, got 'no-one/nothing'$"):
         load_data(hub, TOKENIZER, "classification")
 
 
@@ -114,15 +114,8 @@ def test_a_hub_data_set_is_asked_for_as_the_recipe_says(monkeypatch: pytest.Monk
         return datasets.Dataset.from_dict({"text": ["a", "b"], "label": [1, 0]}, features=features)
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    recipe = DataRecipe(
-        source="someone/some",
-        subset="x",
-        revision="y",
-        train=("train",),
-        validation=("v1", "v2"),
-        inputs=("text",),
-        target="label",
-    )
+    splits: dict[str, Any] = {"train": ("train",), "validation": ("v1", "v2")}
+    recipe = DataRecipe("someone/some", subset="x", revision="y", **splits, inputs=("text",), target="label")
     data = load_data(recipe, TOKENIZER, "classification")
     assert asked == [("someone/some", "x", split, "y") for split in ("train", "v1", "v2")]
     assert data.labels == ("bad", "good")
@@ -137,11 +130,15 @@ TRIPLES = [["Mars Hill", "JOINED", "1973"], ["Mars Hill", "LOCATION", "North"]]
 AS_TEXT = "Mars Hill : JOINED : 1973 | Mars Hill : LOCATION : North"
 
 
+def pairs(folder: Path, rows: list[dict[str, str]], max_tokens: int) -> TaskData:
+    """Texts to be written, from others."""
+    write_table(folder / "a.json", rows)
+    recipe = files("a.json", inputs=("mr",), target="ref", max_tokens=max_tokens)
+    return load_data(recipe, TOKENIZER, "generation", base_folder=folder)
+
+
 def test_only_the_target_is_learnt(tmp_path: Path) -> None:
-    write_table(tmp_path / "a.csv", E2E)
-    data = load_data(
-        files("a.csv", inputs=("mr",), target="ref", max_tokens=64), TOKENIZER, "generation", base_folder=tmp_path
-    )
+    data = pairs(tmp_path, E2E, 64)
     for item, row in zip(data.train, E2E, strict=True):
         prompt, target = byte_ids(row["mr"] + "\n"), [*byte_ids(row["ref"]), EOS]
         assert item["input_ids"] == prompt + target
@@ -151,10 +148,7 @@ def test_only_the_target_is_learnt(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("limit", "prompt", "target"), [(20, 10, 10), (24, 12, 12), (30, 18, 12), (33, 20, 12)])
 def test_long_pairs_keep_a_target(limit: int, prompt: int, target: int, tmp_path: Path) -> None:
-    write_table(tmp_path / "a.json", [{"mr": "m" * 19, "ref": "r" * 11}])  # 20 and 12 tokens
-    data = load_data(
-        files("a.json", inputs=("mr",), target="ref", max_tokens=limit), TOKENIZER, "generation", base_folder=tmp_path
-    )
+    data = pairs(tmp_path, [{"mr": "m" * 19, "ref": "r" * 11}], limit)  # 20 and 12 tokens
     labels = data.train[0]["labels"]
     assert (labels.count(-100), len(labels) - labels.count(-100)) == (prompt, target)
     assert len(data.train[0]["input_ids"]) == prompt + target
@@ -194,39 +188,9 @@ def test_dart_in_both_layouts(tmp_path: Path) -> None:
 
 # Batches and losses
 
-SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
-ARCHITECTURES: dict[str, dict[str, Any]] = {
-    "bert": SIZES,
-    "roberta": SIZES,
-    "qwen3": SIZES | {"num_key_value_heads": 1, "head_dim": 8},
-    "llama": SIZES | {"num_key_value_heads": 1},
-    "gpt2": {"n_embd": 16, "n_layer": 2, "n_head": 2},
-}
-
-ADAPTED = {"qwen3": ("q_proj", "v_proj"), "llama": ("q_proj", "v_proj"), "gpt2": ("c_attn",)}
-
-
-def model_and_data(architecture: str, task: str, folder: Path) -> tuple[torch.nn.Module, Any]:
-    rows = [
-        {"mr": "name[Aromi]", "ref": "Aromi."},
-        {"mr": "x", "ref": "A longer text."},
-        {"mr": "food[Thai]", "ref": ""},
-    ]
-    write_table(folder / "a.json", rows)
-    recipe = files("a.json", inputs=("mr",), target="ref", max_tokens=40)
-    data = load_data(recipe, TOKENIZER, task, base_folder=folder)
-    untie = architecture == "gpt2"
-    model = ModelRecipe(
-        task=task, architecture=architecture, config=ARCHITECTURES[architecture], finetune="full", untie=untie
-    )
-    return load_model(model, labels=3 if task == "classification" else None, seed=1).model, data
-
 
 def test_batches_are_padded_on_the_right(tmp_path: Path) -> None:
-    write_table(tmp_path / "a.csv", E2E)
-    data = load_data(
-        files("a.csv", inputs=("mr",), target="ref", max_tokens=21), TOKENIZER, "generation", base_folder=tmp_path
-    )
+    data = pairs(tmp_path, E2E, 21)
     items = [data.train[0], data.train[2]]
     assert [len(item["input_ids"]) for item in items] == [19, 4]
     batch = data.collate(items)
@@ -259,13 +223,12 @@ def test_a_large_vocabulary_costs_no_digits() -> None:
 
 
 @pytest.mark.parametrize("padding_first", [False, True])
-@pytest.mark.parametrize("architecture", list(ADAPTED))
+@pytest.mark.parametrize("architecture", DECODERS)
 def test_logits_that_no_loss_reads_are_left_out(architecture: str, padding_first: bool, tmp_path: Path) -> None:
     """Where the head stays as it is: losses and gradients are those of all logits, and the head sees fewer of them."""
-    _, data = model_and_data(architecture, "generation", tmp_path)
-    lora = LoraRecipe(rank=2, alpha=4.0, targets=ADAPTED[architecture])
-    config = ARCHITECTURES[architecture]
-    model = load_model(ModelRecipe("generation", architecture=architecture, config=config, lora=lora), seed=1).model
+    texts = [("name[Aromi]", "Aromi."), ("x", "A longer text."), ("food[Thai]", "")]
+    data = pairs(tmp_path, [{"mr": mr, "ref": ref} for mr, ref in texts], 40)
+    model = load_model(tiny(architecture, "generation", finetune="lora"), seed=1).model
     trained = [value for value in model.parameters() if value.requires_grad]
     with torch.no_grad():
         for number, value in enumerate(trained):  # of zeros, as adapters begin, gradients would say little

@@ -10,15 +10,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from opacus.optimizers import (
-    AdaClipDPOptimizer,
-    DPOptimizer,
-    DPOptimizerFastGradientClipping,
-)
+from opacus.optimizers import AdaClipDPOptimizer, DPOptimizer, DPOptimizerFastGradientClipping
 from opacus.optimizers.ddpoptimizer import DistributedDPOptimizer
-from opacus.optimizers.ddpoptimizer_fast_gradient_clipping import (
-    DistributedDPOptimizerFastGradientClipping,
-)
+from opacus.optimizers.ddpoptimizer_fast_gradient_clipping import DistributedDPOptimizerFastGradientClipping
 
 from dprmt import ParameterError, TrainingStateError
 from dprmt.spectra import bulk_edge, kappa_for

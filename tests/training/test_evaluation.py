@@ -155,9 +155,8 @@ def test_what_cannot_be_computed_is_said_and_has_no_number(monkeypatch: pytest.M
 
 def language_model(seed: int = 0) -> torch.nn.Module:
     config = SIZES | {"num_key_value_heads": 1}
-    model = load_model(
-        ModelRecipe(task="generation", architecture="llama", config=config, finetune="full"), seed=seed
-    ).model
+    recipe = ModelRecipe(task="generation", architecture="llama", config=config, finetune="full")
+    model = load_model(recipe, seed=seed).model
     with torch.no_grad():
         model.lm_head.weight.mul_(60)  # so that it has preferences
     return model

@@ -65,10 +65,6 @@ def of_a_run() -> dict[str, Any]:
     return sizes | {"noise_generator": noise}
 
 
-def exact() -> ClippedStep:
-    return private("exact", torch.optim.Adam)
-
-
 def projected() -> ClippedStep:
     torch.manual_seed(0)
     return projected_step(Net(), rank=3, lr=0.1, projector="svd", refresh_every=2, seed=0, **of_a_run())
@@ -78,7 +74,7 @@ def clipped() -> ClippedStep:
     return private(by_word("hutchinson", 2), partial(torch.optim.SGD, momentum=0.9))
 
 
-MAKERS = {"hutchinson": clipped, "exact": exact, "projected": projected}
+MAKERS = {"hutchinson": clipped, "exact": lambda: private("exact", torch.optim.Adam), "projected": projected}
 
 
 def net_of(step: ClippedStep) -> Net:
@@ -232,10 +228,7 @@ REFUSALS: dict[str, tuple[str, Callable[[ClippedStep], None]]] = {
     "a mean": ("losses", lambda step: added(step, torch.mean)),
     "a column": ("losses", lambda step: added(step, lambda each: each[:, None])),
     "no graph": ("the losses have no graph", lambda step: added(step, torch.Tensor.detach)),
-    "no model": (
-        "no forward pass",
-        lambda step: step.accumulate(torch.ones(1).requires_grad_(), samples=[4], step=STEP),
-    ),
+    "no model": ("no forward", lambda step: step.accumulate(torch.ones(1).requires_grad_(), samples=[4], step=STEP)),
 }
 
 
@@ -421,13 +414,9 @@ def test_a_disk_or_an_optimizer_that_fails_leaves_no_sum(place: str, tmp_path: P
     from dprmt.accounting import DPSGD
 
     run = [entry["epsilon"] for entry in read_metrics(tmp_path / "run")]
-    mechanism = DPSGD(1.0, run_rate(tmp_path / "run"))
+    mechanism = DPSGD(1.0, json.loads((tmp_path / "run" / "run.json").read_text())["sample_rate"])
     expected = [mechanism.epsilon(steps=charged, delta=1e-5).upper for charged in range(1, 5 + lost)]
     assert run == ([*expected[:1], *expected[2:]] if lost else expected)
     ledger = (tmp_path / "run" / "privacy.jsonl").read_text().splitlines()
     assert [json.loads(line)["epsilon"] for line in ledger] == expected
     assert result.epsilon == expected[-1]
-
-
-def run_rate(run: Path) -> float:
-    return float(json.loads((run / "run.json").read_text())["sample_rate"])

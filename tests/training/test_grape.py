@@ -47,17 +47,13 @@ def weights_of(model: nn.Module) -> dict[str, torch.Tensor]:
 def take_step(step: ClippedStep, data: tuple, number: int, splits: tuple[int, ...] = ()) -> None:
     """One logical step, in micro-batches cut at the given places; losses are scaled as in one batch."""
     edges = [0, *splits, len(data[0])]
-    scale = losses_scale(len(data[0]))
+    scale = torch.linspace(0.005, 3.0, len(data[0]), dtype=torch.float64)
     for start, stop in pairwise(edges):
         part = slice(start, stop)
         scores = step.model(data[0][part]).double()
         losses = scale[part] * nn.functional.cross_entropy(scores, data[1][part], reduction="none")
         step.accumulate(losses, samples=range(start, stop), step=number)
     step.step()
-
-
-def losses_scale(size: int) -> torch.Tensor:
-    return torch.linspace(0.005, 3.0, size, dtype=torch.float64)
 
 
 # Against the literal algorithm

@@ -32,10 +32,6 @@ from dprmt.training.randomness import secret_generator
 from dprmt.training.recipes import Settings
 
 
-def words_of(generator: torch.Generator, count: int) -> np.ndarray:
-    return torch.randint(0, 2**32, (count,), generator=generator, dtype=torch.int64).numpy()
-
-
 def test_generator_is_the_mersenne_twister_with_the_derived_state():
     """The layout of torch's state is undocumented: its stream must be numpy's for the same 624 words."""
     words = np.frombuffer(hashlib.shake_256(b"secret").digest(4 * 624), dtype="<u4")
@@ -43,7 +39,8 @@ def test_generator_is_the_mersenne_twister_with_the_derived_state():
     oracle.state = {"bit_generator": "MT19937", "state": {"key": words, "pos": 624}}
     expected = oracle.random_raw(2000)
     # Two words make one 64-bit number of torch, of which randint below 2³² takes the low one.
-    found = words_of(secret_generator("cpu", b"secret"), 1000)
+    generator = secret_generator("cpu", b"secret")
+    found = torch.randint(0, 2**32, (1000,), generator=generator, dtype=torch.int64).numpy()
     assert set(found) <= set(expected)
     assert len(set(found)) == 1000
 

@@ -180,9 +180,8 @@ def test_owners_with_all_their_rows_are_samples(trainer: Make, one_by_one: bool)
     whose = ["a", "b", "c", "a", "a", "a", "a", "b", "c"]
     data = datasets.Dataset.from_list([row | {"who": name} for row, name in zip(rows, whose, strict=True)])
     words = {"owners": "who", "rows_per_owner": 5, "batch_size": 3, "noise_multiplier": 1e-3, "clipping_norm": 0.3}
-    one = trainer(
-        train_dataset=data, max_steps=1, lr_scheduler_type="constant", privacy=words | {"one_by_one": one_by_one}
-    )
+    words["one_by_one"] = one_by_one
+    one = trainer(train_dataset=data, max_steps=1, lr_scheduler_type="constant", privacy=words)
     one.optimizer = torch.optim.SGD(one.model.parameters(), lr=0.5)
     one.train()
     model, losses = classifier().train(), []
@@ -209,12 +208,8 @@ def test_options_come_from_a_command_line() -> None:
     words = ["--norms", "hutch++", "--clipping_norm", "1", "--delta", "1e-5", "--target_epsilon", "3"]
     words += ["--owners", "author", "--output_dir", "x"]
     arguments, privacy = HfArgumentParser((TrainingArguments, PrivacyArguments)).parse_args_into_dataclasses(words)
-    assert (privacy.norms, privacy.target_epsilon, privacy.owners, privacy.noise_multiplier) == (
-        "hutch++",
-        3.0,
-        "author",
-        None,
-    )
+    asked = (privacy.norms, privacy.target_epsilon, privacy.owners, privacy.noise_multiplier)
+    assert asked == ("hutch++", 3.0, "author", None)
     assert arguments.max_grad_norm == 1.0
     with pytest.raises(SystemExit):  # what changes ε has no default
         HfArgumentParser(PrivacyArguments).parse_args_into_dataclasses(["--norms", "ghost"])
@@ -249,7 +244,7 @@ def test_a_resumed_run_ends_as_one_that_was_not_stopped(
 def test_a_checkpoint_without_the_private_run_or_with_other_noise_is_refused(trainer: Make, tmp_path: Path) -> None:
     trainer(save_strategy="steps", save_steps=1).train()
     folder = tmp_path / "out" / "checkpoint-1"
-    with pytest.raises(ParameterError, match="mechanism"):
+    with pytest.raises(ParameterError, match=r"mechanism.noise_multiplier: 1.0 then, 0.7 now"):
         trainer(privacy={"noise_multiplier": 0.7}).train(resume_from_checkpoint=str(folder))
     os.remove(folder / "private_run.pt")
     with pytest.raises(ParameterError, match="resume_from_checkpoint must be a checkpoint of a private run"):
@@ -345,9 +340,7 @@ def test_following_private_scores_is_refused(trainer: Make, changes: dict[str, A
 
 def test_losses_and_loops_of_ones_own_say_what_to_do(trainer: Make) -> None:
     for changes in ({"kind": Doubled}, {"compute_loss_func": twice}):
-        with pytest.raises(
-            ParameterError, match=r"losses must be given with .*compute_loss.*\nFix: losses=.*one_by_one"
-        ):
+        with pytest.raises(ParameterError, match=r"losses must be given .*compute_loss.*\nFix: losses=.*one_by_one"):
             trainer(**changes)
 
     class SFTTrainer(Trainer):  # as TRL has it

@@ -128,7 +128,7 @@ def test_texts_that_are_packed_into_one_row_are_refused_by_name() -> None:
     """As collators without padding make them: samples are told apart by positions that start again."""
     step = private(nn.Embedding(9, 4))
     batch = {"input_ids": torch.randint(1, 9, (1, 8)), "position_ids": torch.tensor([[0, 1, 2, 0, 1, 2, 3, 4]])}
-    with pytest.raises(ParameterError, match=r"batch\['input_ids'\] must be one row for each of the 2 samples"):
+    with pytest.raises(ParameterError, match=r"batch\['input_ids'\] must be one row for each sample"):
         step.accumulate(lambda b: step.model(b["input_ids"]).sum((1, 2)), batch=batch, samples=range(2), step=0)
 
 

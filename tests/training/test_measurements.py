@@ -12,12 +12,7 @@ from transformers import BertConfig, BertForSequenceClassification
 
 from dprmt import ParameterError
 from dprmt.accounting import DPSGD, chi2_mixture_cdf
-from dprmt.report.measurements import (
-    kappa_sweep,
-    measure_alignment,
-    private_gradients,
-    recipe_experiment,
-)
+from dprmt.report.measurements import kappa_sweep, measure_alignment, private_gradients, recipe_experiment
 from dprmt.report.measurements._norm_ratio import measure_norm_ratios
 from dprmt.report.measurements._run import Experiment, GradientStep
 from dprmt.report.measurements._spikes import agreement, measure_spikes
@@ -53,11 +48,8 @@ def tiny_bert(items: int = 40, seed: int = 0, **changes: Any) -> Experiment:
         longest = max(len(item["input_ids"]) for item in batch)
         rows = [item["input_ids"] + [0] * (longest - len(item["input_ids"])) for item in batch]
         ids = torch.tensor(rows)
-        return {
-            "input_ids": ids,
-            "attention_mask": (ids > 0).long(),
-            "labels": torch.tensor([item["labels"] for item in batch]),
-        }
+        labels = torch.tensor([item["labels"] for item in batch])
+        return {"input_ids": ids, "attention_mask": (ids > 0).long(), "labels": labels}
 
     task = ItemTask(data, collate, per_sample_losses, lambda item: len(item["input_ids"]))
     return Experiment("tiny", model, task, settings(**changes))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import sys
 from pathlib import Path
@@ -88,9 +87,8 @@ def test_a_saved_model_is_loaded_by_its_folder(saved: tuple[str, Path, torch.nn.
         assert len(found) == 1, name
     with torch.no_grad():
         # Adapters start at 0.
-        torch.testing.assert_close(
-            loaded.model(**batch()).logits, original.eval()(**batch()).logits, rtol=1e-4, atol=1e-5
-        )
+        logits = [model(**batch()).logits for model in (loaded.model, original.eval())]
+    torch.testing.assert_close(*logits, rtol=1e-4, atol=1e-5)
     assert loaded.tokenizer("né")["input_ids"] == byte_tokenizer()("né")["input_ids"]
 
 
@@ -205,16 +203,12 @@ def test_adapters_survive_the_disk(architecture: str, task: str, tmp_path: Path)
     load_adapter(fresh, tmp_path)
     for (name, a), (_, b) in zip(model.named_parameters(), fresh.named_parameters(), strict=True):
         assert torch.equal(a, b), name
-    other = load_model(
-        tiny(architecture, task, finetune="lora", lora=lora(architecture, rank=3)), labels=labels_of(task)
-    ).model
+    wider = tiny(architecture, task, finetune="lora", lora=lora(architecture, rank=3))
+    other = load_model(wider, labels=labels_of(task)).model
     before = [parameter.clone() for parameter in other.parameters()]
     with pytest.raises(ParameterError, match="names and shapes of this model"):
         load_adapter(other, tmp_path)
     assert all(torch.equal(a, b) for a, b in zip(before, other.parameters(), strict=True))
-
-
-# Tokenizers
 
 
 # Bad input
@@ -237,18 +231,10 @@ BAD: list[tuple[ModelRecipe, int | None, str]] = [
     (tiny("bert", "generation"), None, r"model\.task must be 'classification' for a bert model"),
     (tiny("bert", config={"hidden": 8}), 3, r"model\.config\.hidden must be left out: bert has no such size"),
     (tiny("bert", config={"hidden_size": 15}), 3, r"model\.config must be sizes that fit together"),
-    (
-        tiny("bert", finetune="lora", lora=lora("gpt2")),
-        3,
-        r"model\.lora\.targets must be .* such as .*query.*, got 'c_attn'",
-    ),
+    (tiny("bert", finetune="lora", lora=lora("gpt2")), 3, r"model\.lora\.targets must be .*query.*, got 'c_attn'"),
     (tiny("bert", finetune="lora", lora=lora("bert", targets=("ery",))), 3, r"model\.lora\.targets must be the end of"),
     (tiny("bert", finetune="lora", lora=lora("bert", targets=("LayerNorm",))), 3, r"linear modules, not a LayerNorm"),
-    (
-        tiny("bert", finetune="lora", lora=lora("bert", also_train=("c",))),
-        3,
-        r"model\.lora\.also_train must be the end",
-    ),
+    (tiny("bert", finetune="lora", lora=lora("bert", also_train=("c",))), 3, r"lora\.also_train must be the end"),
     (ModelRecipe(task="classification", source="./none", finetune="head"), 3, r"model\.source must be a folder with"),
     (tiny("bert", tokenizer="/none"), 3, r"model\.tokenizer must be a folder with config\.json"),
 ]
@@ -271,18 +257,14 @@ def test_pickled_weights_are_refused(tmp_path: Path) -> None:
         load_model(recipe, labels=3)
 
 
-needs_gguf = pytest.mark.skipif(importlib.util.find_spec("gguf") is None, reason="needs gguf")
 WIDTH, HEADS, LAYERS, HIDDEN = 32, 2, 1, 48
-OF_LLAMA = LoraRecipe(rank=2, alpha=4.0, targets=("q_proj", "v_proj"))
 BYTES = sorted(byte_tokenizer().get_vocab())
 TOKENS = ["<|endoftext|>", "<|im_end|>", *(token for token in BYTES if len(token) == 1), "th"]
 
 
-def write_gguf(path: Path, architecture: str = "llama", seed: int = 0) -> dict[str, np.ndarray]:
+def write_gguf(path: Path) -> dict[str, np.ndarray]:
     """A llama of one layer with the byte tokens and one merge; returns its tensors."""
-    import gguf
-
-    writer = gguf.GGUFWriter(str(path), architecture)
+    writer = pytest.importorskip("gguf").GGUFWriter(str(path), "llama")
     for set_size, value in (
         (writer.add_block_count, LAYERS),
         (writer.add_context_length, 64),
@@ -303,7 +285,7 @@ def write_gguf(path: Path, architecture: str = "llama", seed: int = 0) -> dict[s
         (writer.add_eos_token_id, 1),
     ):
         set_size(value)
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     shapes = {"token_embd": (len(TOKENS), WIDTH), "output_norm": (WIDTH,)}
     for name in ("attn_q", "attn_k", "attn_v", "attn_output"):
         shapes[f"blk.0.{name}"] = (WIDTH, WIDTH)
@@ -312,21 +294,15 @@ def write_gguf(path: Path, architecture: str = "llama", seed: int = 0) -> dict[s
     tensors = {name: rng.standard_normal(shape).astype(np.float32) / WIDTH**0.5 for name, shape in shapes.items()}
     for name, tensor in tensors.items():
         writer.add_tensor(f"{name}.weight", tensor)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
+    for write in (writer.write_header_to_file, writer.write_kv_data_to_file, writer.write_tensors_to_file):
+        write()
     writer.close()
     return tensors
 
 
-def gguf_recipe(source: str, **keys: Any) -> ModelRecipe:
-    return ModelRecipe("generation", source=source, **{"lora": OF_LLAMA} | keys)
-
-
-@needs_gguf
 def test_a_gguf_file_is_a_model_with_its_tokenizer(tmp_path, capfd):
     tensors = write_gguf(tmp_path / "tiny.gguf")
-    loaded = load_model(gguf_recipe(str(tmp_path / "tiny.gguf")))
+    loaded = load_model(ModelRecipe("generation", source=str(tmp_path / "tiny.gguf"), lora=lora("llama")))
     parameters = dict(loaded.model.named_parameters())
     embedding = next(value for name, value in parameters.items() if "embed_tokens" in name)
     np.testing.assert_array_equal(embedding.detach().numpy(), tensors["token_embd"])
@@ -349,11 +325,10 @@ def base(tmp_path: Path) -> Path:
     return folder
 
 
-def trained(base: Path, pooling: str, seed: int = 0, **keys: Any) -> torch.nn.Module:
-    options: dict[str, Any] = {"rank": 2, "alpha": 4.0, "targets": ("query", "output.dense")} | keys
-    recipe = ModelRecipe("classification", source=str(base), pooling=pooling, lora=LoraRecipe(**options))
-    model = load_model(recipe, labels=3, seed=seed).model
-    generator = torch.Generator().manual_seed(seed)
+def trained(base: Path, **keys: Any) -> torch.nn.Module:
+    adapter = lora("bert", targets=("query", "output.dense"), **keys)
+    model = load_model(ModelRecipe("classification", source=str(base), pooling="mean", lora=adapter), labels=3).model
+    generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.requires_grad:
@@ -373,7 +348,7 @@ def padded_batch() -> dict[str, torch.Tensor]:
 def test_what_the_page_says_gives_the_same_logits_without_this_package(
     keys: dict[str, Any], base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, folder = trained(base, "mean", **keys), tmp_path / "adapter"
+    model, folder = trained(base, **keys), tmp_path / "adapter"
     save_adapter(model, folder)
     with torch.no_grad():
         expected = model(**padded_batch()).logits
@@ -391,7 +366,7 @@ def test_what_the_page_says_gives_the_same_logits_without_this_package(
 
 
 def test_without_its_head_a_mean_pooled_adapter_is_refused(base: Path, tmp_path: Path) -> None:
-    model = trained(base, "mean")
+    model = trained(base)
     save_adapter(model, tmp_path)
     (tmp_path / "classifier.safetensors").unlink()
     before = {name: value.clone() for name, value in model.named_parameters()}

@@ -47,9 +47,8 @@ Factors = tuple[torch.Tensor, torch.Tensor]
 def factors(size: int, tokens: int, d: int, p: int, seed: int = 0) -> Factors:
     """Random activations and output gradients, float64."""
     rng = np.random.default_rng(seed)
-    return torch.from_numpy(rng.standard_normal((size, tokens, d))), torch.from_numpy(
-        rng.standard_normal((size, tokens, p))
-    )
+    activations, gradients = (torch.from_numpy(rng.standard_normal((size, tokens, width))) for width in (d, p))
+    return activations, gradients
 
 
 def with_singular_values(values: list[float], d: int, p: int) -> Factors:
@@ -232,12 +231,7 @@ def test_statistical_margin_covers_gaussian_data_tenfold() -> None:
     assert 1e-4 * margin < errors.max() < 0.1 * margin
 
 
-@given(
-    st.floats(-20, 20),
-    st.floats(-6, 6),
-    st.floats(0, 0.3),
-    st.floats(-1, 1),
-)
+@given(st.floats(-20, 20), st.floats(-6, 6), st.floats(0, 0.3), st.floats(-1, 1))
 def test_clip_factors_keep_the_sensitivity_claim(
     log_norm: float, log_bound: float, rounding: float, share: float
 ) -> None:

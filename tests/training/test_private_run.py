@@ -7,6 +7,7 @@ import dataclasses
 import io
 import itertools
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -19,16 +20,15 @@ from dprmt import ParameterError, TrainingStateError
 from dprmt.accounting import Hutchinson, calibrate
 from dprmt.training.clipping import Units
 from dprmt.training.denoising import Denoising
-from dprmt.training.optimizers import DPGrape
+from dprmt.training.optimizers import DPAdamBC, DPGrape
 from dprmt.training.private_run import BandedNoise, PrivateRun, make_private
 from dprmt.training.subspaces import Subspaces
 from tests.training.literal import clipped_sum, gradients_of
 from tests.training.tiny_recipe import positions
 
 N = 60
-ROWS = TensorDataset(
-    torch.randn(N, 6, generator=torch.Generator().manual_seed(1)), torch.arange(N) % 2, torch.arange(N)
-)
+X = torch.randn(N, 6, generator=torch.Generator().manual_seed(1))
+ROWS = TensorDataset(X, torch.arange(N) % 2, torch.arange(N))
 
 
 def network() -> nn.Module:
@@ -38,7 +38,8 @@ def network() -> nn.Module:
 
 def new(data: Any = ROWS, model: nn.Module | None = None, optimizer: Any = None, **options: Any) -> PrivateRun:
     model = network() if model is None else model
-    optimizer = torch.optim.SGD(model.parameters(), lr=1.0) if optimizer is None else optimizer
+    make = torch.optim.SGD if optimizer is None else optimizer
+    optimizer = make if isinstance(make, torch.optim.Optimizer) else make(model.parameters(), lr=1.0)
     defaults = {"norms": "exact", "clipping_norm": 0.3, "noise_multiplier": 1.0, "delta": 1e-5}
     sizes = {"batch_size": 12, "steps": 6} | options
     return make_private(model, optimizer, data, **{**defaults, **sizes})
@@ -103,6 +104,32 @@ def test_a_step_releases_the_clipped_sum_over_the_expected_batch_size(data: Any,
             torch.testing.assert_close(found, value - total[name] / 12, atol=2e-4, rtol=0)  # 8 standard deviations
     assert private.steps_taken == len(private) == 6
     assert list(private.model.state_dict()) == list(network().state_dict())
+
+
+@pytest.mark.parametrize("is_tied", [False, True])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"optimizer": partial(DPAdamBC, floor=1e-3)},
+        {"units": Units(1, regime="alone")},
+        {"denoising": Denoising()},
+        {"secure": True},
+    ],
+)
+def test_the_row_of_padding_gets_no_noise(options: dict[str, Any], is_tied: bool) -> None:
+    """As without privacy, unless a head trains it; else padding would reach the losses of all texts of a batch."""
+    torch.manual_seed(0)
+    table, head = nn.Embedding(30, 8, padding_idx=3), nn.Linear(8, 30)
+    if is_tied:
+        head.weight = table.weight
+    model = nn.Sequential(table, head)
+    private = new(TensorDataset(torch.arange(60)[:, None] % 30), model=model, **options)
+    before = table.weight.detach().clone()
+    for batch in private:
+        private.step(lambda rows: cross_entropy(model(rows[0])[:, 0], rows[0][:, 0], reduction="none"), batch)
+    moved = (table.weight != before).any(1)
+    assert moved.tolist() == [is_tied or word != 3 for word in range(30)]
 
 
 def test_sigma_rate_and_length_are_those_that_epsilon_is_stated_for() -> None:
@@ -177,9 +204,8 @@ def test_workers_collate_and_pinning_are_kept() -> None:
     def collate(rows: list[Any]) -> dict[str, Any]:
         return {"x": torch.stack([row[0] for row in rows]), "y": torch.stack([row[1] for row in rows])}
 
-    private = new(
-        DataLoader(ROWS, batch_size=12, collate_fn=collate, num_workers=1, shuffle=True), batch_size=None, steps=2
-    )
+    loader = DataLoader(ROWS, batch_size=12, collate_fn=collate, num_workers=1, shuffle=True)
+    private = new(loader, batch_size=None, steps=2)
     assert private.records["batch_size"] == 12
     for batch in private:
         private.step(lambda rows: cross_entropy(private.model(rows["x"]), rows["y"], reduction="none"), batch)

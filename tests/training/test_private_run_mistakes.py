@@ -6,6 +6,7 @@ import copy
 import io
 import pickle
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,16 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
-from torch.utils.data import DataLoader, IterableDataset, SubsetRandomSampler, TensorDataset, WeightedRandomSampler
+from torch.utils.data import (
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+    default_collate,
+)
 
 from dprmt import ParameterError, TrainingStateError
 from dprmt.training.clipping import Units
@@ -102,7 +112,15 @@ def two_iterations(private: PrivateRun, batch: Any) -> None:
 
 
 OUTSIDE = nn.Linear(6, 6)
+UNCLIPPED = "outside of the model: it would be trained without clipping"
 SMALL: dict[str, Any] = {"micro_batch_size": 1}
+ALONE: dict[str, Any] = {"units": Units(1, regime="alone")}
+
+
+def behind_another(model: nn.Module, rows: Any) -> torch.Tensor:
+    return cross_entropy(model(OUTSIDE(rows[0])), rows[1], reduction="none")
+
+
 MISTAKES: dict[str, tuple[Any, ...]] = {  # the act, what is said, and options of the run
     "a batch of a loader": (lambda run, _: step(run, next(iter(LOADER))), "carry no identities", {"data": LOADER}),
     "a batch opened": (lambda _, batch: cross_entropy(*batch), r"Fix: private.step\(lambda rows"),
@@ -111,22 +129,12 @@ MISTAKES: dict[str, tuple[Any, ...]] = {  # the act, what is said, and options o
     "a part opened": (lambda run, batch: next(run.micro_batches(batch))[0], r"Fix: private.accumulate\(lambda rows"),
     "a mean": (with_losses(lambda model, rows: cross_entropy(model(rows[0]), rows[1])), "loss"),
     "a mean, one row": (with_losses(lambda model, rows: cross_entropy(model(rows[0]), rows[1])[None]), "loss"),
-    "a mean, as often as rows": (
-        with_losses(lambda model, rows: cross_entropy(model(rows[0]), rows[1]).expand(len(rows[0]))),
-        "loss",
-    ),
+    "a mean, as long as rows": (with_losses(lambda m, r: cross_entropy(m(r[0]), r[1]).expand(len(r[0]))), "loss"),
     "a tensor": (lambda run, batch: run.step(run.model(ROWS[:5][0]).sum(1), batch), "a function from rows"),
     "a backward pass after a step": (backward, "backward", {"prepare": step}),
     "a backward pass in the losses": (with_losses(penalized), "no backward\\(\\) in it"),
-    "another module's parameters": (
-        with_losses(lambda model, rows: cross_entropy(model(OUTSIDE(rows[0])), rows[1], reduction="none")),
-        "outside of the model: it would be trained without clipping",
-    ),
-    "another module's, rows alone": (
-        with_losses(lambda model, rows: cross_entropy(model(OUTSIDE(rows[0])), rows[1], reduction="none")),
-        "outside of the model: it would be trained without clipping",
-        {"units": Units(1, regime="alone")},
-    ),
+    "another module's parameters": (with_losses(behind_another), UNCLIPPED),
+    "another module's, rows alone": (with_losses(behind_another), UNCLIPPED, ALONE),
     "two calls of the model": (with_losses(pairs), "alone"),
     "the optimizer's step": (lambda run, _: run.optimizer.step(), "optimizer"),
     "a prepared optimizer's step": (lambda run, _: accelerator().prepare(run.optimizer).step(), "optimizer"),
@@ -136,19 +144,13 @@ MISTAKES: dict[str, tuple[Any, ...]] = {  # the act, what is said, and options o
     "clipping": (mid_step(lambda run: nn.utils.clip_grad_norm_(run.model.parameters(), 1.0)), MIDDLE),
     "backward": (mid_step(lambda run: run.model(ROWS[:5][0]).sum().backward()), "backward"),
     "accelerate's backward": (mid_step(lambda run: accelerator().backward(run.model(ROWS[:5][0]).sum())), "backward"),
-    "accelerate's clipping": (
-        mid_step(lambda run: accelerator().clip_grad_norm_(run.model.parameters(), 1.0)),
-        MIDDLE,
-    ),
+    "accelerate's clipping": (mid_step(lambda run: accelerator().clip_grad_norm_(run.model.parameters(), 1.0)), MIDDLE),
     "a grad scaler": (mid_step(unscale), MIDDLE),
     "two steps for a batch": (step, "its step was taken already", {"prepare": step}),
     "finish twice": (lambda run, _: run.finish(), "there is no batch to finish", {"prepare": whole_step}),
     "a batch of another run": (lambda run, _: step(run, first(new())), "not this run's last one"),
     "a micro-batch twice": (micro_batch_twice, "a micro-batch is added once"),
-    "rows for a micro-batch": (
-        lambda run, _: run.accumulate(losses(run), ROWS[:5]),
-        "part must be the last micro-batch",
-    ),
+    "rows as one part": (lambda run, _: run.accumulate(losses(run), ROWS[:5]), "part must be the last micro-batch"),
     "a batch left out": (batch_left_out, "the batch of step 0 was left out: a step without noise"),
     "the last batch left out": (lambda run, _: list(run), "the batch of step 0 was left out", {"steps": 1}),
     "a micro-batch left out": (lambda run, batch: list(run.micro_batches(batch)), "a micro-batch was left out", SMALL),
@@ -156,6 +158,10 @@ MISTAKES: dict[str, tuple[Any, ...]] = {  # the act, what is said, and options o
     "two iterations": (two_iterations, "another iteration"),
     "evaluation mode": (step, "evaluation mode", {"prepare": lambda run, _: run.model.eval()}),
     "saved in mid-step": (lambda run, _: run.state_dict(), "a step is under way", SMALL | {"prepare": one_micro_batch}),
+    "another optimizer's state": (
+        lambda run, _: run.load_state_dict(new(optimizer=torch.optim.Adam, steps=6).state_dict()),
+        "state: optimizer must be that of this run, 'SGD', got 'Adam'",
+    ),
     "pickled": (lambda run, _: pickle.dumps(run), r"save private.state_dict\(\)"),
     "copied": (lambda run, _: copy.deepcopy(run), "cannot be pickled or copied"),
 }
@@ -183,7 +189,7 @@ def test_a_mistake_moves_nothing_and_the_run_goes_on(name: str) -> None:
     assert OUTSIDE.weight.grad is None
 
 
-@pytest.mark.parametrize("options", [{}, {"units": Units(1, regime="alone")}])
+@pytest.mark.parametrize("options", [{}, ALONE])
 def test_no_gradient_of_private_rows_reaches_another_module_later(options: dict[str, Any]) -> None:
     """The first micro-batch alone is looked at for other parameters."""
     private = new(isolation_checks=0.0, **options)
@@ -202,7 +208,7 @@ def test_two_runs_with_one_ledger(tmp_path: Path) -> None:
 
 
 def test_two_calls_of_the_model_have_a_way() -> None:
-    private = new(units=Units(1, regime="alone"))
+    private = new(**ALONE)
     for batch in private:
         with_losses(pairs)(private, batch)
     assert private.steps_taken == 6
@@ -261,6 +267,29 @@ def test_arguments_out_of_range(options: dict[str, Any], named: str) -> None:
         new(**options)
 
 
+def test_an_optimizer_that_computes_gradients_again() -> None:
+    model = nn.Linear(6, 2)
+    with pytest.raises(ParameterError, match=r"step\(\) needs no closure: .* got 'LBFGS'"):
+        new(model=model, optimizer=torch.optim.LBFGS(model.parameters()))
+
+
+@pytest.mark.parametrize("add", ["register_hook", "register_post_accumulate_grad_hook"])
+@pytest.mark.parametrize("regime", ["batched", "alone"])
+def test_hooks_on_gradients_are_not_called(add: str, regime: str) -> None:
+    """So they are refused, before or after the run is made: a mask of a frozen row would hold no noise off."""
+    options: dict[str, Any] = {"units": Units(1, regime="alone")} if regime == "alone" else {}
+    model = nn.Linear(6, 2)
+    hook = getattr(model.weight, add)(lambda *_: None)
+    with pytest.raises(ParameterError, match="hooks on a parameter's gradient must be none"):
+        new(model=model, **options)
+    hook.remove()
+    private = new(model=model, **options)
+    batch = first(private)
+    model.weight.register_hook(lambda _: None)
+    with pytest.raises(TrainingStateError, match=r"changed since make_private: parameter 'weight'"):
+        step(private, batch)
+
+
 class Stream(IterableDataset[int]):  # type: ignore[misc]
     """Rows without numbers."""
 
@@ -276,12 +305,83 @@ class Stream(IterableDataset[int]):  # type: ignore[misc]
         (iter([1, 2]), "a data set with a length"),
         (DataLoader(ROWS, sampler=WeightedRandomSampler([1.0] * 60, 60)), "sampler must be torch's"),
         (DataLoader(ROWS, sampler=SubsetRandomSampler([1, 2])), "sampler must be torch's"),
-        (DataLoader(ROWS, sampler=torch.utils.data.RandomSampler(ROWS, replacement=True)), "sampler must be torch's"),
+        (DataLoader(ROWS, sampler=RandomSampler(ROWS, replacement=True)), "sampler must be torch's"),
+        (DataLoader(ROWS, sampler=RandomSampler(range(20))), "sampler must be torch's .* over all rows"),
+        (DataLoader(ROWS, sampler=SequentialSampler(range(20))), "sampler must be torch's .* over all rows"),
+        (DataLoader(ROWS, sampler=RandomSampler(ROWS, num_samples=20)), "sampler must be torch's .* over all rows"),
     ],
 )
 def test_data_that_cannot_be_drawn_from(data: Any, named: str) -> None:
     with pytest.raises(ParameterError, match=named):
         new(data)
+
+
+def mean_taken_off(rows: list[Any]) -> Any:
+    batch = default_collate(rows)
+    return [batch[0] - batch[0].mean(0), *batch[1:]]
+
+
+def mixed(rows: list[Any]) -> Any:
+    batch, share = default_collate(rows), torch.rand(())
+    return [share * batch[0] + (1 - share) * batch[0][torch.randperm(len(rows)).roll(1)], *batch[1:]]
+
+
+def by_size(rows: list[Any]) -> Any:
+    return default_collate(sorted(rows, key=lambda row: float(row[0][0])))
+
+
+def padded(rows: list[Any]) -> Any:
+    """Texts of their lengths, of which some tokens are masked at random."""
+    texts = [row[0][: 2 + int(row[2]) % 5] for row in rows]
+    return [nn.functional.dropout(nn.utils.rnn.pad_sequence(texts, batch_first=True)), *default_collate(rows)[1:]]
+
+
+OWN = torch.Generator().manual_seed(0)
+
+
+@pytest.mark.parametrize(
+    ("collate", "workers", "is_refused"),
+    [
+        (mean_taken_off, 0, True),
+        (mixed, 0, True),
+        (mixed, 1, True),
+        (by_size, 0, True),
+        (padded, 0, False),
+        (padded, 1, False),
+        (lambda rows: [torch.randn(len(rows), 6, generator=OWN), *default_collate(rows)[1:]], 0, False),
+    ],
+)
+def test_a_collated_row_is_made_from_one_row(collate: Any, workers: int, is_refused: bool) -> None:
+    """Where it is made from several, or from those of another place, nothing is released."""
+    private = new(DataLoader(ROWS, collate_fn=collate, num_workers=workers), steps=1, batch_size=60)
+    private.model.register_forward_pre_hook(lambda _, args: (nn.functional.pad(args[0], (0, 6 - args[0].shape[1])),))
+    with pytest.raises(TrainingStateError, match="collate_fn makes a row") if is_refused else nullcontext():
+        step(private, first(private))
+    assert private.steps_charged == (0 if is_refused else 1)
+
+
+class FailsOnce(TensorDataset):  # type: ignore[misc]
+    """A disk that does not give the sixth row at first."""
+
+    failed = False
+
+    def __getitem__(self, row: int) -> Any:
+        if row == 5 and not self.failed:
+            self.failed = True
+            raise OSError
+        return super().__getitem__(row)
+
+
+def test_rows_that_could_not_be_loaded_are_not_left_out() -> None:
+    private = new(FailsOnce(*ROWS.tensors), batch_size=len(ROWS), micro_batch_size=4, steps=1)
+    batch = next(iter(private))
+    with pytest.raises(OSError):
+        step(private, batch)
+    with pytest.raises(TrainingStateError, match="other rows than were drawn"):
+        step(private, batch)
+    for again in private:
+        step(private, again)
+    assert private.steps_taken == private.steps_charged == 1
 
 
 def test_returned_losses_are_recorded() -> None:
@@ -305,6 +405,8 @@ def test_a_model_in_two_runs() -> None:
     with pytest.raises(ParameterError, match=r"no other private run holds: call close\(\)"):
         new(model=private.model)
     assert new(model=private.close()).model is private.model
+    with pytest.raises(TrainingStateError, match="this private run was closed"):
+        step(private, first(private))
 
 
 @pytest.mark.parametrize(
@@ -313,6 +415,7 @@ def test_a_model_in_two_runs() -> None:
         lambda private: private.optimizer,
         lambda private: list(private.model.parameters()),
         lambda private: private.model.state_dict(keep_vars=True),
+        lambda private: private.model,
     ],
 )
 def test_sums_without_noise_are_saved_nowhere(saved: Callable[[PrivateRun], Any]) -> None:
@@ -326,5 +429,9 @@ def test_sums_without_noise_are_saved_nowhere(saved: Callable[[PrivateRun], Any]
         with pytest.raises(TrainingStateError, match=r"its sum has no noise yet\.\nFix: save before"):
             torch.save(saved(private), io.BytesIO())
     private.finish()
-    torch.save(saved(private), io.BytesIO())
+    torch.save(saved(private), file := io.BytesIO())
+    file.seek(0)
+    if isinstance(loaded := torch.load(file, weights_only=False), nn.Module):  # without the run's hooks
+        loaded(ROWS[:5][0]).sum().backward()
+        assert all(value.grad is not None for value in loaded.parameters())
     assert all(type(value.grad) is torch.Tensor for value in private.model.parameters() if value.grad is not None)

@@ -79,11 +79,8 @@ def test_noise_has_the_normal_law_and_the_test_would_see_another() -> None:
 
 def test_entries_are_independent_those_that_share_pairs_too() -> None:
     noise = SecureRandom(KEY).normal((2, SIZE // 2)).numpy()
-    pairs = {
-        "same pairs": (noise[0, :65536], noise.reshape(-1)[65536:131072]),
-        "neighbours": (noise[0, 1:], noise[0, :-1]),
-    }
-    for name, (left, right) in pairs.items():
+    same_pairs, neighbours = (noise[0, :65536], noise.reshape(-1)[65536:131072]), (noise[0, 1:], noise[0, :-1])
+    for name, (left, right) in {"same pairs": same_pairs, "neighbours": neighbours}.items():
         for f in (lambda x: x, np.square, np.abs):
             r = np.corrcoef(f(left), f(right))[0, 1]
             assert abs(r) < 4 / math.sqrt(len(left)), name

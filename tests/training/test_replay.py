@@ -90,9 +90,8 @@ def test_a_later_micro_batch_shows_what_the_first_hid() -> None:
         step = private(single(), replay=rate)
         outcome(step, partial(plain, step.model), rows(), SIZE, None)
         step.step()
-        outcome(
-            step, partial(over_the_largest, step.model), rows(), SIZE, "depends on other samples" if rate else None, 1
-        )
+        refused = "depends on other samples" if rate else None
+        outcome(step, partial(over_the_largest, step.model), rows(), SIZE, refused, 1)
         assert step.replays == 1
 
 

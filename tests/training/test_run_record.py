@@ -62,27 +62,23 @@ def no_checkpoint(run: Path) -> None:
         (run / name / "state.pt").write_bytes(b"\0" * 5)
 
 
-def record(content: str) -> Callable[[Path], Any]:
-    return lambda run: (run / "run.json").write_text(content)
+def holding(name: str, content: str) -> Callable[[Path], Any]:
+    return lambda folder: (folder / name).write_text(content)
 
 
 @pytest.mark.parametrize(
     ("damage", "changes", "message"),
     [
         (sigma_ten, {}, "data, model and version of dprmt|noise_multiplier must be the recipe's"),
-        (sigma_ten_everywhere_but_in_the_ledger, {"privacy.noise_multiplier": 10.0}, "charged for another mechanism"),
+        (sigma_ten_everywhere_but_in_the_ledger, {"privacy.noise_multiplier": 10.0}, r"another .*: 1.0 then, 10.0 now"),
         (no_ledger_and_no_checkpoint, {}, "0 steps charged, 3 done"),
-        (
-            lambda run: (run / "privacy.jsonl").unlink(),
-            {},
-            "0 steps charged, 3 done, so that what",
-        ),
+        (lambda run: (run / "privacy.jsonl").unlink(), {}, "0 steps charged, 3 done, so that what"),
         (short_ledger, {}, "1 steps charged, 3 done"),
         (no_checkpoint, {}, "a checkpoint that can be read"),
         (lambda run: (run / "run.json").unlink(), {}, "no run.json, so that what was charged is unknown"),
-        (record('{"starts": 1, "noi'), {}, "record can be read"),
-        (record("[]"), {}, "record can be read"),
-        (record('{"starts": "two"}'), {}, "record can be read"),
+        (holding("run.json", '{"starts": 1, "noi'), {}, "record can be read"),
+        (holding("run.json", "[]"), {}, "record can be read"),
+        (holding("run.json", '{"starts": "two"}'), {}, "record can be read"),
     ],
 )
 def test_files_that_contradict_one_another_are_refused(
@@ -138,21 +134,15 @@ def test_a_ledger_whose_summary_knows_better_is_refused(folder: Path, tmp_path: 
         train(recipe_in(folder), tmp_path / "run", resume=True)
 
 
-def wrong_document(folder: Path) -> None:
-    (folder / "checksums.json").write_text("[1]")
-
-
 def flipped_byte(folder: Path) -> None:
     content = bytearray((folder / "state.pt").read_bytes())
     content[len(content) // 2] ^= 16
     (folder / "state.pt").write_bytes(content)
 
 
-def nested_document(folder: Path) -> None:
-    (folder / "checksums.json").write_text('{"a":' * 100_000)
-
-
-@pytest.mark.parametrize("damage", [wrong_document, nested_document, flipped_byte])
+@pytest.mark.parametrize(
+    "damage", [*(holding("checksums.json", text) for text in ("[1]", '{"a":' * 100_000)), flipped_byte]
+)
 def test_a_damaged_checkpoint_gives_way_to_the_one_before(
     folder: Path, halfway: Path, tmp_path: Path, damage: Callable[[Path], None]
 ) -> None:
@@ -163,7 +153,7 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(
     assert state["steps_taken"] == 2
     assert train(recipe_in(folder), run, resume=True).charged == STEPS + 1
     damage_both = Path(shutil.copytree(halfway, tmp_path / "both"))
-    wrong_document(damage_both / "checkpoint")
+    holding("checksums.json", "[1]")(damage_both / "checkpoint")
     flipped_byte(damage_both / "checkpoint.previous")
     with pytest.raises(ParameterError, match="a checkpoint that can be read"):
         load_checkpoint(damage_both)

@@ -281,7 +281,7 @@ def _half(path: Path, content: Any) -> None:
     path.write_bytes(b"half")
 
 
-def _kill_at(point: str) -> Any:
+def _kill_at(point: str, rank: int) -> Any:
     if point == "charge":
         return mock.patch.object(_ledger, "append_line", _killed(STEP, _ledger.append_line))
     if point == "noise":
@@ -290,14 +290,15 @@ def _kill_at(point: str) -> Any:
             "add_noise",
             _killed(STEP, NoisySumOptimizer.add_noise, before=NoisySumOptimizer.add_noise),
         )
-    return mock.patch.object(_checkpoint, "_written", _killed(STEP, _checkpoint._written, before=_half))
+    times = STEP if rank else 2 * STEP - 1  # the first process also writes what is no shard
+    return mock.patch.object(_checkpoint, "_written", _killed(times, _checkpoint._written, before=_half))
 
 
 def _start(
     rank: int, size: int, folder: Path, strategy: str = "fsdp", point: str = "", victim: int = -1
 ) -> dict[str, Any]:
     config = settings(strategy, noise=1.0, training={"checkpoint_every": 1})
-    with _kill_at(point) if rank == victim else mock.patch.object(os, "nice"), _noise_is_counted(folder, rank):
+    with _kill_at(point, rank) if rank == victim else mock.patch.object(os, "nice"), _noise_is_counted(folder, rank):
         return start(rank, size, str(folder / "run"), config, resume=victim < 0)
 
 

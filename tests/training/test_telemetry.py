@@ -157,20 +157,20 @@ def test_before_a_denoiser_it_reads_what_was_released():
     assert telemetry.last["z"] > 3
 
 
-def settings(optimizer="adam", steps=12, **changes):
+def settings(optimizer: str = "adam", **changes: Any) -> Settings:
     return Settings(
         privacy={"noise_multiplier": 1.0, "delta": 1e-5},
-        optimizer={"name": optimizer, "learning_rate": 0.1, "rank": 2, **changes.pop("optimizer", {})},
-        training={"batch_size": 10, "steps": steps},
-        **changes,
+        optimizer={"name": optimizer, "learning_rate": 0.1, "rank": 2},
+        **{"training": {"batch_size": 10, "steps": 12}} | changes,
     )
 
 
-def task():
-    def losses(model, labels):
-        return torch.nn.functional.cross_entropy(model(torch.eye(8)[labels]), labels, reduction="none")
+def losses(model: Any, labels: Any) -> Any:
+    return torch.nn.functional.cross_entropy(model(torch.eye(8)[labels]), labels, reduction="none")
 
-    return ItemTask([0, 1, 2, 3] * 10, torch.tensor, losses)
+
+def task(times: int = 10) -> ItemTask:
+    return ItemTask([0, 1, 2, 3] * times, torch.tensor, losses)
 
 
 def test_a_resumed_run_folder_reads_like_one_that_was_not_stopped(tmp_path):
@@ -244,21 +244,10 @@ def test_bad_input(options, name):
         Telemetry(torch.optim.SGD([x], lr=0.1), **given)
 
 
-def page_losses(model: Any, labels: Any) -> Any:
-    return torch.nn.functional.cross_entropy(model(torch.eye(8)[labels]), labels, reduction="none")
-
-
-TASK = ItemTask([0, 1, 2, 3] * 50, torch.tensor, page_losses)
-
-
-def page_settings(optimizer: str = "gdm", **changes: Any) -> Settings:
-    sections: dict[str, Any] = {
-        "privacy": {"noise_multiplier": 1.0, "delta": 1e-5},
-        "optimizer": {"name": optimizer, "learning_rate": 0.05},
-        "training": {"batch_size": 50, "steps": 40},
-        "telemetry": {"every": 5, "window": 10},
-    }
-    return Settings(**sections).with_changes({key.replace("__", "."): value for key, value in changes.items()})
+def of_a_page(optimizer: str = "gdm", steps: int = 40, **telemetry: Any) -> Settings:
+    read = {"every": 5, "window": 10} | telemetry
+    longer = settings(optimizer, training={"batch_size": 50, "steps": steps}, telemetry=read)
+    return longer.with_changes({"optimizer.learning_rate": 0.05})
 
 
 def model(seed: int = 0) -> Any:
@@ -269,7 +258,7 @@ def model(seed: int = 0) -> Any:
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "run"
-    train_task(model(), TASK, page_settings(), folder, noise_seed=0)
+    train_task(model(), task(50), of_a_page(), folder, noise_seed=0)
     return folder
 
 
@@ -292,13 +281,11 @@ def test_the_page_of_a_run_asks_two_questions(run: Path, tmp_path: Path, capsys:
 
 def test_where_little_is_read_the_page_says_so(tmp_path: Path) -> None:
     """Of projections there is no slope; without telemetry there is no page."""
-    little = {"optimizer__rank": 2, "training__steps": 10}
-    train_task(model(), TASK, page_settings("grape", **little), tmp_path / "grape", noise_seed=0)
+    train_task(model(), task(50), of_a_page("grape", 10), tmp_path / "grape", noise_seed=0)
     learning, layers = write_run_report(tmp_path / "page", tmp_path / "grape").sections
     assert learning.sentences
     assert layers.sentences[0].startswith("In ")
-    silent = page_settings(telemetry={"on": False}, training__steps=2)
-    train_task(model(), TASK, silent, tmp_path / "silent", noise_seed=0)
+    train_task(model(), task(50), of_a_page(steps=2, on=False), tmp_path / "silent", noise_seed=0)
     with pytest.raises(ParameterError, match=r"run must be one with telemetry, and some .*, got 0"):
         write_run_report(tmp_path / "page", tmp_path / "silent")
 
@@ -316,7 +303,7 @@ def test_the_command_refuses_what_does_not_go_together(run: Path, tmp_path: Path
 def test_the_truth_is_that_of_the_clean_gradients(optimizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Held against a literal sum over the run, of the sums that the optimizer was about to add noise to."""
     network, clean = model(), list[float]()
-    experiment = _run.Experiment("toy", network, TASK, page_settings(optimizer, telemetry={"every": 1, "window": 12}))
+    experiment = _run.Experiment("toy", network, task(50), of_a_page(optimizer, every=1, window=12))
     made = _run.run_in_memory
 
     @contextmanager

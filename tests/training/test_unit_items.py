@@ -101,10 +101,7 @@ def test_owners_are_drawn_and_charged(tmp_path: Path) -> None:
     [
         ({"owners": ["a"] * 5}, "owners must be one integer or string for each of the 6 rows, got 5"),
         ({"owners": "abcdef"}, "owners must be one integer or string for each of the 6 rows, got 6"),
-        (
-            {"owners": ["a", "", "b", None, math.nan, "c"]},
-            "missing values of owners must be 0: .*, got 3",
-        ),
+        ({"owners": ["a", "", "b", None, math.nan, "c"]}, "missing values of owners must be 0: .*, got 3"),
         ({"owners": [1.0] * 6}, "owners must be integers or strings, got 1.0"),
         ({"owners": [True] * 6}, "owners must be integers or strings, got True"),
         ({"units": Units(2)}, "owners must be given with units or averages"),

@@ -31,10 +31,11 @@ class BatchRows:
             if isinstance(value, _SHARED):
                 continue
             if not hasattr(value, "__len__") or getattr(value, "ndim", 1) == 0 or len(value) != size:
-                allowed = f"one row for each of the {size} samples: what all share belongs into the function"
+                allowed = "one row for each sample: what all share belongs into the function"
                 where = name if name == "batch" else f"batch[{name!r}]"
                 raise ParameterError(where, type(value).__name__, allowed)
         named = {name: value for name, value in entries if isinstance(value, torch.Tensor) and value.ndim == 2}
+        self.shapes = [getattr(value, "shape", None) for _, value in entries]
         self.words = [value for name, value in named.items() if _holds_words(value) and not _is_target(name)]
         # Columns that are no padding, of texts that are written (True) or read.
         self._kept: dict[bool, torch.Tensor] = {}

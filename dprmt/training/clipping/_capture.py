@@ -39,8 +39,9 @@ from dprmt.training.norms import NormRecord, rounding_margin
 from dprmt.training.norms._clipping import UNIT_ROUNDOFF
 
 _OUTSIDE = (
-    "private.step(lambda rows: <one loss per sample>, batch) instead of loss.backward(); private.close() if the run is "
-    "over"
+    "a backward pass other than the one of accumulate(): no ε covers it.\n"
+    "Fix: private.step(lambda rows: <one loss per sample>, batch) instead of loss.backward(); private.close() if the "
+    "run is over; model.eval() before the forward pass if another network is trained: this one then gets no gradients"
 )
 _SEVERAL_CALLS = (
     "a module whose one forward pass makes all calls, or units=Units(1, regime='alone'), which runs each row alone; "
@@ -48,9 +49,27 @@ _SEVERAL_CALLS = (
 )
 _MIXED = "the first axis of every trainable layer, and of the losses, with no sample in another's loss"
 _ELSEWHERE = (
-    "used through its own layer only: this one also gets a gradient from elsewhere in the model; "
-    "or name a module around all of it in whole=[...]"
+    "used through its own layer only: this one also gets a gradient from elsewhere, in the model or the losses; name a "
+    "module around all of it in whole=[...], or pass units=Units(1, regime='alone')"
 )
+
+
+class _Hook:
+    """A hook that is not compiled, and does nothing in a deep copy or a saved model."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # torch is skipped by mypy
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._function(*args, **kwargs)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Hook, (_nothing,)
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    return None
 
 
 class Capture:
@@ -217,7 +236,7 @@ class Capture:
             self._handles.pop().remove()
         self._apart.clear()
 
-    # Hooks. They are closures, which a copied model shares: of a copy's modules they do nothing.
+    # Hooks. A shallow copy of a model shares them: of its modules they do nothing.
 
     def _start(self) -> Callable[..., None]:
         def start(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -231,7 +250,7 @@ class Capture:
             if self._forward:
                 raise TrainingStateError(f"a second forward pass in one micro-batch.\nFix: {_SEVERAL_CALLS}")
 
-        return torch.compiler.disable(start)
+        return _Hook(start)
 
     def _follow_whole(self, layer: WholeModule) -> None:
         module = layer.module
@@ -248,11 +267,10 @@ class Capture:
         take = partial(self._arrives, layer)
         forward = SampleWiseForward(layer.name, module, lambda: self.batch_size, take, self._anchor)
         self._apart.append(forward)
-        before, watch, after = map(torch.compiler.disable, (forward.before, watch, forward.after))
         self._handles += [
-            module.register_forward_pre_hook(before, with_kwargs=True),
-            module.register_forward_hook(watch, prepend=True),
-            module.register_forward_hook(after, prepend=True, with_kwargs=True, always_call=True),
+            module.register_forward_pre_hook(_Hook(forward.before), with_kwargs=True),
+            module.register_forward_hook(_Hook(watch), prepend=True),
+            module.register_forward_hook(_Hook(forward.after), prepend=True, with_kwargs=True, always_call=True),
         ]
 
     def _follow(self, layer: Layer) -> None:
@@ -288,9 +306,8 @@ class Capture:
             inputs = [value for value in tree_leaves((args, kwargs)) if isinstance(value, torch.Tensor)]
             return Tap.apply(partial(self._arrives, layer), owned, output, self._anchor, *inputs)
 
-        before, after = torch.compiler.disable(before), torch.compiler.disable(after)
-        self._handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
-        first = module.register_forward_hook(after, prepend=True, with_kwargs=True, always_call=True)
+        self._handles.append(module.register_forward_pre_hook(_Hook(before), with_kwargs=True))
+        first = module.register_forward_hook(_Hook(after), prepend=True, with_kwargs=True, always_call=True)
         self._handles.append(first)
 
     # The backward pass.
@@ -306,10 +323,7 @@ class Capture:
         if not len(gradient):
             return
         if not self._expected:
-            raise TrainingStateError(
-                "a backward pass other than the one of accumulate().\n"
-                f"Fix: {_OUTSIDE}, or model.eval() before the forward pass"
-            )
+            raise TrainingStateError(_OUTSIDE)
         assert size is not None
         first = gradient if is_whole else inputs[0]
         if len(first) != size or len(gradient) != size:
@@ -338,10 +352,9 @@ class Capture:
             raise ParameterError("samples", name, _MIXED)
 
     def _plain(self, name: str, parameter: torch.Tensor) -> None:
-        gradient = parameter.grad
+        gradient, parameter.grad = parameter.grad, None
         if self._expected and gradient is not None and bool(getattr(gradient, "_local_tensor", gradient).any()):
             self._elsewhere.append(name)
-        parameter.grad = None
 
     def _measure(self, layer: Layer) -> None:
         uses, units = self.waiting.pop(layer), self._units

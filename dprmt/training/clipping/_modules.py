@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -216,6 +216,11 @@ def check_any_model(model: nn.Module) -> None:
     if is_sharded(model):
         check_shards(model)
     for name, parameter in model.named_parameters():
+        if parameter.requires_grad and (parameter._backward_hooks or parameter._post_accumulate_grad_hooks):
+            fix = "freeze it, or change the released gradient in optimizer.register_step_pre_hook"
+            raise ParameterError(
+                "hooks on a parameter's gradient", name, "none: a private step calls no such hook", fix
+            )
         if parameter.requires_grad and parameter.is_complex():
             allowed = "without trainable complex parameters: hold real and imaginary parts as real ones"
             raise ParameterError("model", f"{name}: {parameter.dtype}", allowed)
@@ -293,6 +298,10 @@ def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     """Raise unless the optimizer moves the model's trainable parameters and no others."""
     if isinstance(optimizer, DPOptimizer) or not isinstance(optimizer, torch.optim.Optimizer):
         raise ParameterError("optimizer", type(optimizer).__name__, "a torch optimizer, not yet a private one")
+    options = [*inspect.signature(type(optimizer).step).parameters.values()][1:]
+    if any(option.kind is option.POSITIONAL_OR_KEYWORD and option.default is option.empty for option in options):
+        allowed = "one whose step() needs no closure: a private step computes each gradient once"
+        raise ParameterError("optimizer", type(optimizer).__name__, allowed)
     moved = {parameter for group in optimizer.param_groups for parameter in group["params"] if parameter.requires_grad}
     trained = {parameter: name for name, parameter in model.named_parameters() if parameter.requires_grad}
     for parameter, name in trained.items():
@@ -302,6 +311,13 @@ def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     for parameter in moved - trained.keys():
         allowed = f"given parameters of this model only, not one of shape {tuple(parameter.shape)}"
         raise ParameterError("optimizer", type(optimizer).__name__, allowed)
+
+
+def padding_rows(model: nn.Module) -> dict[nn.Parameter, int]:
+    """Find the rows of tables that no sample trains: those of padding, unless something else uses the table, too."""
+    uses = Counter(value for part in model.modules() for value in part.parameters(recurse=False))
+    tables = [part for part in model.modules() if isinstance(part, nn.Embedding) and part.padding_idx is not None]
+    return {part.weight: part.padding_idx for part in tables if uses[part.weight] == 1}
 
 
 def changed_buffer(name: str) -> str:

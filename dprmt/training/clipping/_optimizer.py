@@ -116,6 +116,9 @@ class NoisySumOptimizer(DPOptimizer):  # type: ignore[misc]
         their place.
     stability : float or None
         γ where gradients are divided by their norm plus γ instead of clipped.
+    padding_rows : dict of Parameter and int
+        Rows of embedding tables that no sample trains. What is released is zero there, as without privacy: else texts
+        of a batch would depend on the length of the longest one, by the noise in that row.
     correlation : object or None
         Where noise is correlated between steps: its ``following(place, drawn)`` returns a step's noise.
 
@@ -150,6 +153,7 @@ class NoisySumOptimizer(DPOptimizer):  # type: ignore[misc]
         self.is_shared, self.keeps_sums = shared, True
         self.stability: float | None = None
         self.correlation: Any = None
+        self.padding_rows: dict[torch.nn.Parameter, int] = {}
         self.rank = torch.distributed.get_rank() if shared else 0
         self._is_spread = any(isinstance(value, DTensor) for value in self.params)
         if self._is_spread:
@@ -181,6 +185,8 @@ class NoisySumOptimizer(DPOptimizer):  # type: ignore[misc]
                 noisy = self._noisy_sum(total, std)
             else:
                 noisy = (self.correlation.following(place, self._drawn(total, std)) + total).to(total.dtype)
+            if parameter in self.padding_rows and parameter not in self._projected:
+                noisy[self.padding_rows[parameter]] = 0.0
             self.release(parameter, noisy.as_subclass(torch.Tensor))
             if not self.keeps_sums:
                 parameter.summed_grad = total.new_empty(0)

@@ -14,6 +14,7 @@ from dprmt._validation import ParameterError, TrainingStateError
 from dprmt.training.clipping._capture import Capture, check_losses, check_parameters
 from dprmt.training.clipping._formed_layers import Layer
 from dprmt.training.clipping._isolation import Isolation
+from dprmt.training.clipping._modules import padding_rows
 from dprmt.training.clipping._optimizer import ONLY_STEP, NoisySumOptimizer
 from dprmt.training.clipping._sample_wise import explained
 from dprmt.training.clipping._units import unit_rows
@@ -55,6 +56,7 @@ class LogicalStep:
         self._samples: set[SampleId] = set()  # of the logical step, whose gradients are in the sum or may be
         self._number = 0
         self._moved = frozenset(optimizer.params)
+        optimizer.padding_rows = padding_rows(model)
         self._may_move = False
         self.stands_in = False
         """Whether :meth:`accumulate` adds nothing, and only takes part in what processes with a sharded model do."""

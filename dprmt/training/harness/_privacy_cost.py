@@ -174,18 +174,16 @@ def read_sweep_card(folder: str | os.PathLike[str]) -> PrivacyCard:
             allowed = "the folder of runs without a noise seed, because equal noise can be subtracted"
             raise ParameterError("folder", str(run), allowed)
     cards = [read_card(run) for run in runs]
-    released = [line for card in cards for line in card.released]
-    beside = [line for card in cards for line in card.not_covered if line != _CHOICE]
     return privacy_card(
         compose([phase for card in cards for phase in card.run.phases]),
         min(card.delta for card in cards),
         unit="; ".join(dict.fromkeys(card.unit for card in cards)),
         released=(
             f"all {len(runs)} runs, of each:",
-            *dict.fromkeys(released),
+            *dict.fromkeys(line for card in cards for line in card.released),
             "the choice of a run by any rule that reads these",
         ),
-        not_covered=tuple(dict.fromkeys(beside)),
+        not_covered=tuple(dict.fromkeys(line for card in cards for line in card.not_covered if line != _CHOICE)),
         ledger={"runs": len(runs), "charged": sum(card.ledger["charged"] for card in cards), "sha256": _digest(*runs)},
     )
 

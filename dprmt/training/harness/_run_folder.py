@@ -67,9 +67,13 @@ class RunFolder:
         links = [file.name for file in found if file.is_symlink()]
         if links:
             raise ParameterError("out", str(self.path), f"a folder without links in it, such as {links[0]}")
-        if self._resumes and (first := _settings_in(config, type(self._config))) != self._config:
-            other = "see its config.toml" if first is None else differences(first.to_dict(), self._config.to_dict())
-            raise ParameterError("recipe", str(self.path), f"the recipe the run was started with ({other})")
+        if self._resumes:
+            first: Settings | None = None
+            with contextlib.suppress(OSError, ValueError):  # defaults for options that an older version did not have
+                first = read_section(type(self._config), parse_toml(config.read_bytes()))
+            if first != self._config:
+                other = "see its config.toml" if first is None else differences(first.to_dict(), self._config.to_dict())
+                raise ParameterError("recipe", str(self.path), f"the recipe the run was started with ({other})")
 
     def _hold(self) -> None:
         try:
@@ -89,15 +93,6 @@ class RunFolder:
         """Let others in."""
         if self._lock is not None:
             self._lock.close()
-
-
-def _settings_in(file: Path, kind: type[Settings]) -> Settings | None:
-    """Read settings, with defaults for options that the version which wrote them did not have yet."""
-    try:
-        found: Settings = read_section(kind, parse_toml(file.read_bytes()))
-    except (ParameterError, OSError, ValueError):
-        return None
-    return found
 
 
 def read_metrics(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:

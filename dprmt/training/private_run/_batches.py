@@ -9,10 +9,10 @@ import hashlib
 import math
 import pickle
 import random
+import secrets
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NoReturn
 
 import torch
@@ -20,10 +20,12 @@ from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, Ra
 
 from dprmt._validation import ParameterError, TrainingStateError
 from dprmt.accounting import CyclicPoisson, Poisson, RandomAllocation, Sampling
+from dprmt.training.clipping._batch_rows import BatchRows
 from dprmt.training.norms._probes import SampleId, checked_ids
 from dprmt.training.private_run._randomness import Randomness, rank
-from dprmt.training.randomness import SecureRandom, allocation, secret_generator
+from dprmt.training.randomness import SecureRandom, allocation, draws_from, secret_generator
 
+_COMPARED = 8  # rows that are collated again
 RESOLUTION = 2.0**24  # values of one float32 of torch.rand, which a sample is drawn by
 _REPLACED = (SequentialSampler, RandomSampler, DistributedSampler)
 _KEPT = (
@@ -154,15 +156,16 @@ class PrivateBatch:
         size: int,
         parts: Sequence[Part],
         load: Callable[[], Any],
-        stand_ins: int,
+        left: int,
         row: Callable[[], Any],
         seen: Counter[str] | None,
     ) -> None:
-        self.step, self.size, self._load, self._stand_ins, self._row = step, size, load, stand_ins, row
+        self.step, self.size, self._load, self._row = step, size, load, row
         self._parts = list(parts)  # which the loader reads, too
+        self._left = left  # micro-batches that are not added: more than parts if other processes have more
         self._seen = seen  # contents named so far, where rows are named by content
         self._current: MicroBatch | None = None
-        self._count, self._is_finished = 0, False
+        self._is_finished = False
 
     def __getitem__(self, key: Any) -> NoReturn:
         raise TrainingStateError(
@@ -170,15 +173,10 @@ class PrivateBatch:
             "Fix: private.step(lambda rows: ..., batch) with one loss for each row."
         )
 
-    @property
-    def _is_complete(self) -> bool:
-        return not self._parts and not self._stand_ins and (self._current is None or self._current._is_added)
-
     def _next(self) -> MicroBatch:
         """Return the present micro-batch until it is added, then load the next one."""
         if self._current is not None and not self._current._is_added:
             return self._current
-        self._count += 1
         if self._parts:
             (positions, rows, contents), part = self._load(), self._parts[0]
             if positions != part.positions:
@@ -187,11 +185,10 @@ class PrivateBatch:
                     "Fix: a data set that gives every row; then iterate over the run again."
                 )
             names = positions if self._seen is None else [self._named(content) for content in contents]
-            self._current = MicroBatch(rows, self._count, names, part.owners, part.weights)
+            self._current = MicroBatch(rows, self._left, names, part.owners, part.weights)
             self._parts.pop(0)
         else:  # other processes have more micro-batches, and a sharded model needs all processes
-            self._stand_ins -= 1
-            self._current = MicroBatch(self._row(), self._count, [0], _stands_in=True)
+            self._current = MicroBatch(self._row(), self._left, [0], _stands_in=True)
         return self._current
 
     def _named(self, content: str) -> str:
@@ -251,7 +248,7 @@ class Source:
         """Load positions, collated rows and their contents of all parts, in order."""
         positions = (part.positions for parts in plans for part in parts)
         options = {name: getattr(self._loader, name) for name in _KEPT if getattr(self._loader, name, None) is not None}
-        collate = partial(_collated, self._loader.collate_fn, by_content)
+        collate = _Collation(self._loader.collate_fn, by_content)
         return iter(DataLoader(_Numbered(self.dataset), batch_sampler=positions, collate_fn=collate, **options))
 
     def seen_before(self, parts: list[Part], processes: int) -> Counter[str]:
@@ -277,15 +274,17 @@ def checked_data(data: Any) -> Any:
         raise ParameterError("dataset_or_loader", f"{type(dataset).__name__} without rows", "a data set with rows")
     if not isinstance(data, DataLoader):
         return data
+    covered = getattr(data.sampler, "dataset", data.sampler)  # of one process' sampler, all rows
     if data.batch_size is None and type(data.batch_sampler).__name__ != "BatchSampler":
         raise ParameterError("dataset_or_loader.batch_sampler", type(data.batch_sampler).__name__, _SAMPLERS)
-    if type(data.sampler) not in _REPLACED or getattr(data.sampler, "replacement", False):
+    replaced = type(data.sampler) in _REPLACED and not getattr(data.sampler, "replacement", False)
+    if not replaced or len(covered) != len(dataset):
         raise ParameterError("dataset_or_loader.sampler", type(data.sampler).__name__, _SAMPLERS)
     return data
 
 
 _SAMPLERS = (
-    "torch's sequential, random or distributed one, which a private run replaces: give the data set itself, or "
+    "torch's sequential, random or distributed one over all rows, which a private run replaces: give the data set, or "
     "torch.utils.data.Subset of it"
 )
 
@@ -302,13 +301,48 @@ class _Numbered(torch.utils.data.Dataset[Any]):  # type: ignore[misc]
         return list(zip(positions, rows, strict=True))
 
 
-def _collated(
-    collate: Callable[[list[Any]], Any], by_content: bool, numbered: list[tuple[int, Any]]
-) -> tuple[list[int], Any, list[str]]:
-    """Collate rows, and keep their positions, and digests of their contents where those are asked for."""
-    rows = [row for _, row in numbered]
-    read = rows if by_content else ()
-    return [position for position, _ in numbered], collate(rows), list(map(_digest, read))
+class _Collation:
+    """Collates rows, keeps their positions, and digests of their contents where those are asked for.
+
+    The first rows are collated several times, to see whether a row depends on others.
+    """
+
+    def __init__(self, collate: Callable[[list[Any]], Any], by_content: bool) -> None:
+        self._collate, self._by_content, self._is_checked = collate, by_content, False
+
+    def __call__(self, numbered: list[tuple[int, Any]]) -> tuple[list[int], Any, list[str]]:
+        positions, rows = [position for position, _ in numbered], [row for _, row in numbered]
+        if len(rows) > 1 and not self._is_checked:
+            check_collation(self._collate, rows[:_COMPARED])
+            self._is_checked = True
+        return positions, self._collate(rows), list(map(_digest, rows if self._by_content else ()))
+
+
+def check_collation(collate: Callable[[list[Any]], Any], rows: Sequence[Any]) -> None:
+    """Raise if the first or last row is collated otherwise next to copies of another one.
+
+    Draws are the same, and shapes, so that padding is. A ``collate`` that gives other rows in each call is not judged.
+    """
+    secret, size = secrets.token_bytes(32), len(rows)
+
+    def collated(order: Sequence[int]) -> tuple[BatchRows, list[Any]]:
+        with draws_from(secret, ()):
+            batch = BatchRows(collate([rows[place] for place in order]), size)
+        return batch, batch.shapes
+
+    try:
+        (batch, shapes), (again, _) = collated(range(size)), collated(range(size))
+    except ParameterError:
+        return  # refused by name where the losses are computed
+    for own in (0, size - 1):
+        mine = content_of(batch.picked([own]))
+        beside = (collated([own if place == own else other for place in range(size)]) for other in range(size))
+        found = next((others for others, its in beside if its == shapes), batch)
+        if content_of(again.picked([own])) == mine != content_of(found.picked([own])):
+            raise TrainingStateError(
+                "collate_fn makes a row from other rows, too, or changes their order: clipping bounds no sample then.\n"
+                "Fix: a collate_fn that pads and stacks; compute all else from one row alone."
+            )
 
 
 # Owners of rows: where people with several rows are the samples, whose each row is.

@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_map_only
 
 from dprmt import __version__
 from dprmt._rounding import round_up
-from dprmt._validation import ParameterError, TrainingStateError, check_real
+from dprmt._validation import ParameterError, TrainingStateError, check_real, differences
 from dprmt.accounting import DPSGD, Composition, GaussianRelease, PrivacyBounds, compose
 from dprmt.accounting.basics._value import Value
 from dprmt.training.clipping import ClippedStep, ClippingPlan
@@ -33,8 +33,8 @@ from dprmt.training.private_run._ledger import (
     Mechanism,
     PrivacyLedger,
     SpentEpsilon,
+    charged_mechanism,
     describe_mechanism,
-    mechanism_digest,
     named_relation,
     spent_epsilon,
     whole_epochs,
@@ -185,8 +185,8 @@ class PrivateRun:
         _MODELS.add(self.model)
         self._ledger: PrivacyLedger | None = None
         if ledger is not None:
-            digest = mechanism_digest(mechanism, self._checked_delta(None))
-            self._ledger = in_first(lambda: PrivacyLedger(ledger, digest, named_relation(mechanism)))
+            charged = charged_mechanism(mechanism, self._checked_delta(None))
+            self._ledger = in_first(lambda: PrivacyLedger(ledger, charged, named_relation(mechanism)))
         self.steps_charged = from_first(0 if self._ledger is None else self._ledger.charged)
         self._epoch_is_lost = randomness.is_secret  # if one is under way: its draws are not known here
 
@@ -265,7 +265,7 @@ class PrivateRun:
             most = most_in_any(len(parts)) if isinstance(self._inner, ShardedStep) else len(parts)
             seen = self._source.seen_before(parts, self._processes) if self._names_rows else None
             row = self._source.first_row
-            self._batch = PrivateBatch(step, size, parts, rows.__next__, most - len(parts), row, seen)
+            self._batch = PrivateBatch(step, size, parts, rows.__next__, most, row, seen)
             yield self._batch
             if iteration == self._iteration and self.steps_taken == step:
                 raise TrainingStateError(
@@ -362,7 +362,7 @@ class PrivateRun:
         if batch is not self._batch:
             already = "its step was taken already" if batch._is_finished else "it is not this run's last one"
             raise TrainingStateError(f"a batch is used once, by the run that drew it: {already}.\nFix: {_ONCE}")
-        while not batch._is_complete:
+        while batch._left:
             part = batch._next()
             yield part
             if not part._is_added:
@@ -421,6 +421,7 @@ class PrivateRun:
         finally:
             self._guard.watch()
         part._is_added = True
+        self._batch._left -= 1
         if not return_losses:
             return None
         self._losses_returned = True
@@ -436,7 +437,7 @@ class PrivateRun:
         """
         if self._batch is None:
             raise TrainingStateError(f"there is no batch to finish.\nFix: {_ONCE}")
-        if not self._batch._is_complete:
+        if self._batch._left:
             raise TrainingStateError(
                 "a micro-batch was left out.\n"
                 "Fix: for part in private.micro_batches(batch): private.accumulate(losses_of, part), then finish()."
@@ -662,10 +663,8 @@ class PrivateRun:
         """
         if not isinstance(state, Mapping) or state.get("format") != _FORMAT:
             raise ParameterError("state", type(state).__name__, "what private.state_dict() gave")
-        mine = self._description()
-        for name, value in state["description"].items():
-            if mine[name] != value:
-                raise ParameterError(f"state: {name}", value, f"that of this run, {mine[name]!r}")
+        if other := differences(state["description"], self._description()):
+            raise ParameterError("state", f"one of run {state['run']}", f"of a run like this one ({other})")
         if self.steps_taken and self._name != state["run"]:
             raise TrainingStateError(
                 "this run has already taken steps.\nFix: load the state into a run that make_private has just made."
@@ -701,6 +700,7 @@ class PrivateRun:
     def _description(self) -> dict[str, Any]:
         return {
             "mechanism": describe_mechanism(self.mechanism),
+            "optimizer": type(self.optimizer).__name__,
             "clipping_norm": self._clipping.as_dict() if isinstance(self._clipping, Value) else self._clipping,
             "batch_size": self._plan.expected_batch_size,
             "samples": self._source.samples,
@@ -722,6 +722,7 @@ class PrivateRun:
                 attached.detach()
         _MODELS.discard(self.model)
         self._inner.close()
+        self._guard.is_open = False
         return self.model
 
 
@@ -759,9 +760,12 @@ class Guard:
         self._watched = min(trained, key=lambda value: value.numel())
         self._ones: Any = None
         self._version = 0
+        self.is_open = True
 
     def begin(self) -> None:
         """Take the ones away, and raise unless they are as they were and the next batch may use this model."""
+        if not self.is_open:
+            raise TrainingStateError("this private run was closed.\nFix: dprmt.make_private(...) makes another one.")
         if not self._model.training:
             raise TrainingStateError(
                 "the model is in evaluation mode: dropout and other layers do not train.\n"
@@ -769,10 +773,10 @@ class Guard:
             )
         now = self._facts()
         if now != self._planned:
-            name = min(now.items() ^ self._planned.items())[0]
+            name = min(name for name, _ in now.items() ^ self._planned.items())
             raise TrainingStateError(
                 f"the model has changed since make_private: parameter {name!r}.\n"
-                "Fix: add, replace, freeze and move parameters first, then call make_private."
+                "Fix: add, replace, freeze and move parameters first, then call make_private; put no hook on one."
             )
         ones, self._ones = self._ones, None
         if ones is None:
@@ -797,8 +801,9 @@ class Guard:
             self._ones = self._watched.grad = None
 
     def _facts(self) -> dict[str, tuple[Any, ...]]:
-        return {
-            name: (0 if self._is_spread else id(value), tuple(value.shape), str(value.dtype), str(value.device))
-            for name, value in self._model.named_parameters()
-            if value.requires_grad
-        }
+        def facts(value: torch.Tensor) -> tuple[Any, ...]:
+            # Of a shard, the tensor in the model is not always the same.
+            same = 0 if self._is_spread else id(value)
+            return same, value.shape, value.dtype, value.device, bool(value._backward_hooks)
+
+        return {name: facts(value) for name, value in self._model.named_parameters() if value.requires_grad}

@@ -113,7 +113,7 @@ class Settings(Section):
         dict
             What `recipe_from_dict` takes.
         """
-        values: dict[str, Any] = _plain(dataclasses.asdict(self))
+        values = dataclasses.asdict(self, dict_factory=lambda pairs: {k: v for k, v in pairs if v is not None})
         return {key: values[key] for key in sorted(values, key=lambda key: key not in _FIRST)}
 
     def to_toml(self) -> str:
@@ -315,9 +315,3 @@ def is_folder(source: str) -> bool:
     (True, False)
     """
     return source.startswith((".", "/", "~")) or Path(source).is_absolute()
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(entry) for key, entry in value.items() if entry is not None}
-    return [_plain(entry) for entry in value] if isinstance(value, tuple) else value
