@@ -27,7 +27,7 @@ from torch.utils.data import (
 
 from dprmt import ParameterError, TrainingStateError
 from dprmt.training.clipping import Units
-from dprmt.training.private_run import PrivateRun
+from dprmt.training.private_run import AdaptiveClipping, PrivateRun
 from tests.training.test_private_run import ROWS, first, losses, new, train, weights
 
 LOADER = DataLoader(ROWS, batch_size=12, shuffle=True)
@@ -258,6 +258,10 @@ def test_a_changed_model(change: Callable[[Any], Any]) -> None:
         ({"owners": "author"}, "owners must be one of those of a Hugging Face data set"),
         ({"norms": "hutchinsom"}, "norms"),
         ({"clipping_norm": 0.0}, "clipping_norm"),
+        (
+            {"clipping_norm": AdaptiveClipping(0.5), "noise_multiplier": None, "target_epsilon": 0.5},
+            "target_epsilon .*\nFix: give AdaptiveClipping a larger noise_multiplier",
+        ),
         ({"max_grad_norm": 1.0}, "max_grad_norm must be written as clipping_norm"),
         ({"target_delta": 1e-5}, "target_delta must be written as delta"),
     ],
