@@ -259,7 +259,7 @@ def test_a_changed_model(change: Callable[[Any], Any]) -> None:
         ({"norms": "hutchinsom"}, "norms"),
         ({"clipping_norm": 0.0}, "clipping_norm"),
         (
-            {"clipping_norm": AdaptiveClipping(0.5), "noise_multiplier": None, "target_epsilon": 0.5},
+            {"clipping_norm": AdaptiveClipping(noise_multiplier=0.5), "noise_multiplier": None, "target_epsilon": 0.5},
             "target_epsilon .*\nFix: give AdaptiveClipping a larger noise_multiplier",
         ),
         ({"max_grad_norm": 1.0}, "max_grad_norm must be written as clipping_norm"),
