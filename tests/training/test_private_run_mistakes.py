@@ -160,7 +160,7 @@ MISTAKES: dict[str, tuple[Any, ...]] = {  # the act, what is said, and options o
     "saved in mid-step": (lambda run, _: run.state_dict(), "a step is under way", SMALL | {"prepare": one_micro_batch}),
     "another optimizer's state": (
         lambda run, _: run.load_state_dict(new(optimizer=torch.optim.Adam, steps=6).state_dict()),
-        "state: optimizer must be that of this run, 'SGD', got 'Adam'",
+        "state must be of a run like this one .optimizer: Adam then, SGD now",
     ),
     "pickled": (lambda run, _: pickle.dumps(run), r"save private.state_dict\(\)"),
     "copied": (lambda run, _: copy.deepcopy(run), "cannot be pickled or copied"),
