@@ -415,6 +415,7 @@ def test_a_model_in_two_runs() -> None:
         lambda private: private.optimizer,
         lambda private: list(private.model.parameters()),
         lambda private: private.model.state_dict(keep_vars=True),
+        lambda private: private.model,
     ],
 )
 def test_sums_without_noise_are_saved_nowhere(saved: Callable[[PrivateRun], Any]) -> None:
@@ -428,5 +429,9 @@ def test_sums_without_noise_are_saved_nowhere(saved: Callable[[PrivateRun], Any]
         with pytest.raises(TrainingStateError, match=r"its sum has no noise yet\.\nFix: save before"):
             torch.save(saved(private), io.BytesIO())
     private.finish()
-    torch.save(saved(private), io.BytesIO())
+    torch.save(saved(private), file := io.BytesIO())
+    file.seek(0)
+    if isinstance(loaded := torch.load(file, weights_only=False), nn.Module):  # without the run's hooks
+        loaded(ROWS[:5][0]).sum().backward()
+        assert all(value.grad is not None for value in loaded.parameters())
     assert all(type(value.grad) is torch.Tensor for value in private.model.parameters() if value.grad is not None)

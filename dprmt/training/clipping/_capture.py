@@ -49,9 +49,27 @@ _SEVERAL_CALLS = (
 )
 _MIXED = "the first axis of every trainable layer, and of the losses, with no sample in another's loss"
 _ELSEWHERE = (
-    "used through its own layer only: this one also gets a gradient from elsewhere in the model; "
-    "or name a module around all of it in whole=[...]"
+    "used through its own layer only: this one also gets a gradient from elsewhere, in the model or the losses; name a "
+    "module around all of it in whole=[...], or pass units=Units(1, regime='alone')"
 )
+
+
+class _Hook:
+    """A hook that is not compiled, and does nothing in a deep copy or a saved model."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # torch is skipped by mypy
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._function(*args, **kwargs)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Hook, (_nothing,)
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    return None
 
 
 class Capture:
@@ -218,7 +236,7 @@ class Capture:
             self._handles.pop().remove()
         self._apart.clear()
 
-    # Hooks. They are closures, which a copied model shares: of a copy's modules they do nothing.
+    # Hooks. A shallow copy of a model shares them: of its modules they do nothing.
 
     def _start(self) -> Callable[..., None]:
         def start(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -232,7 +250,7 @@ class Capture:
             if self._forward:
                 raise TrainingStateError(f"a second forward pass in one micro-batch.\nFix: {_SEVERAL_CALLS}")
 
-        return torch.compiler.disable(start)
+        return _Hook(start)
 
     def _follow_whole(self, layer: WholeModule) -> None:
         module = layer.module
@@ -249,11 +267,10 @@ class Capture:
         take = partial(self._arrives, layer)
         forward = SampleWiseForward(layer.name, module, lambda: self.batch_size, take, self._anchor)
         self._apart.append(forward)
-        before, watch, after = map(torch.compiler.disable, (forward.before, watch, forward.after))
         self._handles += [
-            module.register_forward_pre_hook(before, with_kwargs=True),
-            module.register_forward_hook(watch, prepend=True),
-            module.register_forward_hook(after, prepend=True, with_kwargs=True, always_call=True),
+            module.register_forward_pre_hook(_Hook(forward.before), with_kwargs=True),
+            module.register_forward_hook(_Hook(watch), prepend=True),
+            module.register_forward_hook(_Hook(forward.after), prepend=True, with_kwargs=True, always_call=True),
         ]
 
     def _follow(self, layer: Layer) -> None:
@@ -289,9 +306,8 @@ class Capture:
             inputs = [value for value in tree_leaves((args, kwargs)) if isinstance(value, torch.Tensor)]
             return Tap.apply(partial(self._arrives, layer), owned, output, self._anchor, *inputs)
 
-        before, after = torch.compiler.disable(before), torch.compiler.disable(after)
-        self._handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
-        first = module.register_forward_hook(after, prepend=True, with_kwargs=True, always_call=True)
+        self._handles.append(module.register_forward_pre_hook(_Hook(before), with_kwargs=True))
+        first = module.register_forward_hook(_Hook(after), prepend=True, with_kwargs=True, always_call=True)
         self._handles.append(first)
 
     # The backward pass.
