@@ -291,6 +291,8 @@ def test_what_is_trained_is_refused_where_it_is_not_the_models_own_loss() -> Non
     assert head_of(model).name == "classification"
     with pytest.raises(ParameterError, match=r"own loss is that of its head.*Doubled"):
         check_own_loss(model, alone(a_batch(model), 0))
+    with pytest.raises(ParameterError, match=r"sample must be of one sample: collate_fn.*got '\d+ rows'"):
+        check_own_loss(model, a_batch(model))
 
 
 UNKNOWN: dict[str, Callable[[], torch.nn.Module]] = {

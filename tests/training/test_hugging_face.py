@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import os
 import stat
 from collections.abc import Callable, Mapping
@@ -90,7 +91,8 @@ def test_a_run_is_charged_and_logs_nothing_private(trainer: Make, tmp_path: Path
     result = one.train()
     private = one.private
     assert (private.steps_taken, private.steps_charged, result.global_step) == (2, 2, 2)
-    assert result.training_loss == 0.0
+    assert math.isnan(result.training_loss)
+    assert not {"train_loss", "total_flos"} & result.metrics.keys()
     assert 0.25 <= private.mechanism.sample_rate <= 0.25 + 2**-24
     assert private.mechanism.norms != ExactNorms()
     again = DPSGD(1.0, private.mechanism.sample_rate, norms=private.mechanism.norms).epsilon(steps=2, delta=1e-5).upper
@@ -191,6 +193,8 @@ def test_owners_with_all_their_rows_are_samples(trainer: Make, one_by_one: bool)
         expected = model.get_parameter(name) - 0.5 * total / 3
         torch.testing.assert_close(one.model.get_parameter(name), expected, rtol=0, atol=3e-4)
     assert one.private.mechanism.sampling == Poisson(1.0)
+    with pytest.raises(ParameterError, match=r"at most 2, as was given, got 5\.\nFix: .*rows_per_owner=5"):
+        trainer(train_dataset=data, privacy={"owners": "who", "rows_per_owner": 2, "batch_size": 3}).train()
 
 
 def test_the_target_holds_for_the_planned_steps(trainer: Make) -> None:
@@ -240,7 +244,7 @@ def test_a_resumed_run_ends_as_one_that_was_not_stopped(
 def test_a_checkpoint_without_the_private_run_or_with_other_noise_is_refused(trainer: Make, tmp_path: Path) -> None:
     trainer(save_strategy="steps", save_steps=1).train()
     folder = tmp_path / "out" / "checkpoint-1"
-    with pytest.raises(ParameterError, match="mechanism"):
+    with pytest.raises(ParameterError, match=r"mechanism.noise_multiplier: 1.0 then, 0.7 now"):
         trainer(privacy={"noise_multiplier": 0.7}).train(resume_from_checkpoint=str(folder))
     os.remove(folder / "private_run.pt")
     with pytest.raises(ParameterError, match="resume_from_checkpoint must be a checkpoint of a private run"):
@@ -353,23 +357,45 @@ def test_losses_and_loops_of_ones_own_say_what_to_do(trainer: Make) -> None:
         trainer(PrivateSFTTrainer)
     for shows in (False, True):
         one = trainer(PrivateSFTTrainer, privacy={"one_by_one": True, "show_losses": shows})
-        one.train()
-        assert any("mean_token_accuracy" in line for line in one.state.log_history) is shows
-
-    class Own(PrivateTrainer):
-        def training_step(self, *args: Any) -> Any:
-            return super().training_step(*args)
-
-    with pytest.raises(ParameterError, match="Own, with its own training_step"):
-        trainer(Own)
-    with pytest.raises(ParameterError, match="train_dataset"):
-        trainer(train_dataset=iter([]))
+        with pytest.raises(TrainingStateError, match=r"no private run before train\(\)"):
+            one.private.epsilon()
+        assert math.isfinite(one.train().training_loss) is shows
+        logged = {name for line in one.state.log_history for name in line}
+        assert logged & {"mean_token_accuracy", "loss", "grad_norm"} == (
+            {"mean_token_accuracy", "loss"} if shows else set()
+        )
+    for name in ("training_step", "create_optimizer", "_get_train_sampler"):
+        own = type("Own", (PrivateTrainer,), {name: lambda self, *args: None})
+        with pytest.raises(ParameterError, match=rf"Own, with its own {name}'\.\nFix: optimizers=\(optimizer, sched"):
+            trainer(own)
+    for rows in (iter([]), []):
+        with pytest.raises(ParameterError, match="train_dataset must be a data set of at least one row"):
+            trainer(train_dataset=rows)
     with pytest.raises(ParameterError, match="privacy must be PrivacyArguments"):
         PrivateTrainer(privacy={}, args=TrainingArguments("x", use_cpu=True))
     with pytest.raises(ParameterError, match="args must be TrainingArguments"):
         PrivateTrainer(privacy=PrivacyArguments("ghost", 1.0, 1e-5))
     with pytest.raises(TrainingStateError, match="private_selection"):
         trainer().hyperparameter_search()
+
+
+@pytest.mark.parametrize(
+    ("loss_of", "message"),
+    [
+        (lambda logits, labels, number: cross_entropy(logits, labels, reduction="sum") / number,
+         r"num_items_in_batch is None: .*\nFix: divide by what the row itself has"),
+        (lambda logits, labels, _: cross_entropy(logits @ logits.T, torch.arange(len(logits))),
+         "gradients of the first 10 samples are zero.*\nFix: put what a row is compared with"),
+    ],
+)  # fmt: skip
+def test_losses_over_a_batch_that_mean_nothing_in_one_row(trainer: Make, loss_of: Any, message: str) -> None:
+    def compute(outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None) -> torch.Tensor:
+        return loss_of(outputs.logits, labels, num_items_in_batch)
+
+    one = trainer(compute_loss_func=compute, privacy={"one_by_one": True, "batch_size": 24})
+    with pytest.raises(TrainingStateError, match=message):
+        one.train()
+    assert one.private.steps_charged == 0
 
 
 def test_a_head_that_is_not_known_is_refused_before_training(trainer: Make) -> None:

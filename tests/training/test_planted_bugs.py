@@ -235,5 +235,5 @@ def test_another_delta_or_noise_is_another_ledger(tmp_path: Path) -> None:
     for number, changes in enumerate(({}, {"delta": 1e-6}, {"noise_multiplier": 1.1})):
         start(tmp_path / str(number), changes)
         lines = (tmp_path / str(number) / "privacy.jsonl").read_text().splitlines()
-        digests |= {json.loads(line)["mechanism"] for line in lines}
+        digests |= {json.dumps(json.loads(line)["mechanism"]) for line in lines}
     assert len(digests) == 3

@@ -70,7 +70,7 @@ def holding(name: str, content: str) -> Callable[[Path], Any]:
     ("damage", "changes", "message"),
     [
         (sigma_ten, {}, "data, model and version of dprmt|noise_multiplier must be the recipe's"),
-        (sigma_ten_everywhere_but_in_the_ledger, {"privacy.noise_multiplier": 10.0}, "charged for another mechanism"),
+        (sigma_ten_everywhere_but_in_the_ledger, {"privacy.noise_multiplier": 10.0}, r"another .*: 1.0 then, 10.0 now"),
         (no_ledger_and_no_checkpoint, {}, "0 steps charged, 3 done"),
         (lambda run: (run / "privacy.jsonl").unlink(), {}, "0 steps charged, 3 done, so that what"),
         (short_ledger, {}, "1 steps charged, 3 done"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -262,6 +263,17 @@ def test_the_norm_of_a_sparse_gradient_is_that_of_its_sum() -> None:
     add(step, [0, 1], ["a", "a"], x=tokens, losses=lambda b: step.model(b).sum((1, 2)))
     expected = (1 - step.rounding) * torch.tensor([0.0, 3.0, 1.0, 0.0, 0.0]) / math.sqrt(10)
     torch.testing.assert_close(moved_by(step).flatten(), expected)
+
+
+def test_a_loss_that_is_constant_for_every_unit_alone_is_refused() -> None:
+    """Such as one with negatives in the batch; after a gradient that is not zero, any number may be."""
+    for first in (0.0, 1.0):
+        model = linear()
+        step = private(model, units=Units())
+        add(step, [0], ["first"], losses=lambda b, f=model, by=first: by * f(b).flatten())
+        add(step, range(1, 10), range(1, 10), losses=lambda b, f=model: 0.0 * f(b).flatten())
+        with nullcontext() if first else pytest.raises(TrainingStateError, match="first 10 samples are zero"):
+            step.complete()
 
 
 def test_what_fails_within_a_unit_is_dropped_whole() -> None:

@@ -267,16 +267,25 @@ def test_what_cannot_be_run_one_by_one_is_refused_by_name(case: str) -> None:
         private(build()).model(*inputs())
 
 
-def test_what_all_samples_share_stays_shared_when_the_batch_becomes_as_long() -> None:
-    """A mask (T, T) is told from the samples by a first batch of another size, and then for good."""
+SHARED: dict[str, tuple[Callable[..., Any], torch.Tensor, tuple[int, ...]]] = {
+    "mask": (lambda own, x, m: m @ own.linear(x * own.scale), torch.randn(3, 3), (2, 3)),
+    "positions": (lambda own, x, at: own.linear(x * own.scale) * (1 + at)[:, None], torch.arange(1, 4), (3, 2)),
+    "row numbers": (lambda own, x, at: own.linear(x * own.scale) * at[:, None, None], torch.arange(1, 4), (3, 3)),
+}
+
+
+@pytest.mark.parametrize("case", SHARED)
+def test_what_all_samples_share_is_told_from_their_own_where_the_batch_is_as_long(case: str) -> None:
+    """A mask (T, T) by a first batch of another size, and then for good; positions (T,) by the output."""
     torch.manual_seed(0)
-    model, mask = with_own(lambda own, x, m: m @ own.linear(x * own.scale)), torch.randn(3, 3)
+    call, other, sizes = SHARED[case]
+    model = with_own(call)
     step = private(model)
-    for number, size in enumerate((2, 3)):
-        inputs = torch.randn(size, 3, D)
-        expected = torch.autograd.grad((mask @ model.linear(inputs * model.scale)).square().sum(), model.scale)[0]
+    for number, size in enumerate(sizes):
+        inputs = 0.1 * torch.randn(size, 3, D)
+        expected = torch.autograd.grad(call(model, inputs, other).square().sum(), model.scale)[0]
         before = model.scale.detach().clone()
-        step.accumulate(step.model(inputs, mask).square().sum((1, 2)), samples=range(size), step=number)
+        step.accumulate(step.model(inputs, other).square().sum((1, 2)), samples=range(size), step=number)
         step.step()
         torch.testing.assert_close(before - model.scale.detach(), expected, rtol=1e-4, atol=1e-5)
 

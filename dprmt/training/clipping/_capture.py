@@ -49,8 +49,8 @@ _SEVERAL_CALLS = (
 )
 _MIXED = "the first axis of every trainable layer, and of the losses, with no sample in another's loss"
 _ELSEWHERE = (
-    "used through its own layer only: this one also gets a gradient from elsewhere in the model; "
-    "or name a module around all of it in whole=[...]"
+    "used through its own layer only: this one also gets a gradient from elsewhere, in the model or the losses; name a "
+    "module around all of it in whole=[...], or pass units=Units(1, regime='alone')"
 )
 
 

@@ -57,7 +57,10 @@ _FEW = 5  # rows whose gradients are taken
 _MOST = 13  # above ten, a score beyond three deviations can show; no length that batches often have
 _LARGE = 1e3
 _OWN = "a sample run alone must give what it gives in the batch"
-_LOSSES = f"{_OWN}; of a text, take the mean over its own tokens, not over padding or the batch's tokens"
+_LOSSES = (
+    f"{_OWN}, whenever it is run (no counter, no generator but torch's own and the model's); of a text, take the mean "
+    "over its own tokens, not over padding or the batch's tokens"
+)
 _ON_PADDING = (
     "a sample's result depends on its padding: its length is that of the longest text; give an attention_mask that the "
     "model uses, or an embedding with padding_idx and losses over a sample's own tokens"

@@ -72,9 +72,9 @@ class SampleWiseForward:
         if size == 0:
             return None
         axes = [self._axis(name, value, size) for name, value in call.tensors]
-        self.takes_no_rows = all(axis is None for axis in axes)
         if size > 1:
-            self._compare(call, axes, size, args, kwargs)
+            axes = self._agreed(call, axes, size, args, kwargs)
+        self.takes_no_rows = all(axis is None for axis in axes)
         before = buffer_versions(self.module)
         copies = {}
         for parameter, name in self._parameters.items():
@@ -157,20 +157,29 @@ class SampleWiseForward:
             ]
             return [torch.stack(rows) for rows in zip(*each, strict=True)]
 
-    def _compare(self, call: _Call, axes: Sequence[int | None], size: int, args: Any, kwargs: Any) -> None:
-        """Raise an error unless a batch's output equals its samples' outputs; checked once for each set of inputs."""
+    def _agreed(self, call: _Call, axes: list[int | None], size: int, args: Any, kwargs: Any) -> list[int | None]:
+        """Raise an error unless a batch's output equals its samples' outputs; checked once for each set of inputs.
+
+        Numbers of columns, where there are as many columns as samples, may be cut or shared: whichever is equal.
+        """
         key = tuple(f"{name} {axis}" for (name, _), axis in zip(call.tensors, axes, strict=True))
         if key in self._compared:
-            return
+            return axes
         with _evaluated(self.module):
             whole, _ = tree_flatten(self.module.forward(*args, **kwargs))
             copies = {name: value.expand(size, *value.shape) for value, name in self._parameters.items()}
             apart, _ = tree_flatten(self._apart(call, axes, copies))
         if len(whole) != len(apart) or any(map(_differ, whole, apart)):
+            numbers = {name for name, value in call.tensors if _numbers_columns(value)} - self._shared
+            if numbers:
+                self._shared |= numbers
+                axes = [self._axis(name, value, size) for name, value in call.tensors]
+                return self._agreed(call, axes, size, args, kwargs)
             cut = ", ".join(name for (name, _), axis in zip(call.tensors, axes, strict=True) if axis is not None)
             found = f"has another output for {size} samples together than one by one, cut along the first axis: {cut}"
             self._refuse(f"{found}; it mixes samples, or the first batch has the size of another axis")
         self._compared.add(key)
+        return axes
 
     def _refuse(self, found: str) -> None:
         raise TrainingStateError(f"{self.name} ({type(self.module).__name__}), run on one sample at a time, {found}")
@@ -248,6 +257,11 @@ class _Call:
                 [next(value) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves], spec
             )
         return inspect.BoundArguments(self._bound.signature, arguments)
+
+
+def _numbers_columns(value: torch.Tensor) -> bool:
+    """Return whether a tensor holds consecutive integers, as positions of tokens are that all samples share."""
+    return value.ndim == 1 and value.dtype == torch.long and bool((value.diff() == 1).all())
 
 
 def _cut(value: torch.Tensor, axis: int, size: int) -> torch.Tensor:

@@ -5,6 +5,7 @@ No hooks, no per-sample machinery, the memory of one gradient: any module works.
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Callable
 from typing import Any
@@ -24,6 +25,8 @@ from dprmt.training.norms._clipping import full_precision, sum_of_squares
 from dprmt.training.norms._probes import SampleId
 from dprmt.training.randomness import draws_from
 from dprmt.training.subspaces import Subspaces
+
+_ZEROS = 10  # more than a loss with a margin has by chance
 
 
 class UnitStep(LogicalStep):
@@ -67,6 +70,7 @@ class UnitStep(LogicalStep):
         self._trained = [value for value in model.parameters() if value.requires_grad]
         self._unit: SampleId | None = None
         self._held: dict[torch.nn.Parameter, torch.Tensor] = {}
+        self._zeros = 0.0  # units from the first on whose gradients were zero; -inf after another one
 
     @property
     def rounding(self) -> float:
@@ -180,6 +184,12 @@ class UnitStep(LogicalStep):
                 total.add_(value.to(total.dtype), alpha=float(factor))
         self.centred_count += float(((squared <= bound**2).double() - 0.5).sum())
         self._held, self._unit = {}, None
+        self._zeros = -math.inf if bool(squared != 0) else self._zeros + 1
+        if self._zeros >= _ZEROS:
+            raise TrainingStateError(
+                f"gradients of the first {_ZEROS} samples are zero, each run alone: a loss that compares rows with "
+                "each other is constant for one.\nFix: put what a row is compared with into the row."
+            )
 
     def _as_summed(self, parameter: torch.nn.Parameter, gradient: torch.Tensor) -> torch.Tensor:
         subspaces, gradient = self._projected, gradient.to_dense()  # tokens' own gradients are added up

@@ -131,7 +131,10 @@ def check_own_loss(model: torch.nn.Module, sample: Mapping[str, torch.Tensor]) -
         found = per_sample_losses(model, sample)
         own = model(**sample).loss
     kind = type(_transformers_model(model)).__name__
-    if own is None or found.numel() != 1:
+    if found.numel() != 1:
+        allowed = "of one sample: collate_fn makes one row of every row of the data set"
+        raise ParameterError("sample", f"{found.numel()} rows", allowed)
+    if own is None:
         raise ParameterError("model", kind, "one that returns a loss for a batch with labels, or give losses=")
     tolerance = _TOLERANCE.get(next(model.parameters()).dtype, 0.05)
     own, one = own.detach().double().reshape(()), found.detach().double().reshape(())

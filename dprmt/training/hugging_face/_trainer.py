@@ -25,7 +25,6 @@ from dprmt.training.private_run import PrivateBatch, PrivateRun, make_private
 
 SampleLosses = Callable[[torch.nn.Module, Mapping[str, torch.Tensor]], torch.Tensor]
 _STATE = "private_run.pt"
-_PRIVATE_LOGS = ("loss", "train_loss", "grad_norm")
 
 
 @dataclass
@@ -35,8 +34,8 @@ class PrivacyArguments:
     Parameters
     ----------
     norms : str
-        How per-sample norms are computed: ``"exact"``, ``"ghost"``, ``"hutchinson"`` or ``"hutch++"``; in Python also
-        a value such as ``Hutchinson(32, secret=True)``.
+        How per-sample norms are computed: ``"exact"``, ``"ghost"``, ``"hutchinson"``, ``"hutch++"`` or ``"auto"``; in
+        Python also a value such as ``Hutchinson(32, secret=True)``.
     clipping_norm : float
         C > 0, the largest norm of a sample's gradient in the sum. It replaces ``max_grad_norm``.
     delta : float
@@ -76,7 +75,7 @@ class PrivacyArguments:
     (1.0, None)
     """
 
-    norms: str = field(metadata={"help": "exact, ghost, hutchinson or hutch++"})
+    norms: str = field(metadata={"help": "exact, ghost, hutchinson, hutch++ or auto"})
     clipping_norm: float = field(metadata={"help": "largest norm of a sample's gradient in the sum"})
     delta: float = field(metadata={"help": "delta in (0, 1)"})
     target_epsilon: float | None = field(default=None, metadata={"help": "or noise_multiplier"})
@@ -112,8 +111,8 @@ class PrivateTrainer(transformers.Trainer):  # type: ignore[misc]
 
     Attributes
     ----------
-    private : PrivateRun or None
-        The run, with ``.epsilon()``, ``.statement()`` and ``.mechanism``; None before :meth:`train`.
+    private : PrivateRun
+        The run, with ``.epsilon()``, ``.statement()`` and ``.mechanism``; it raises an error before :meth:`train`.
 
     Raises
     ------
@@ -153,7 +152,7 @@ class PrivateTrainer(transformers.Trainer):  # type: ignore[misc]
     ) -> None:
         if not isinstance(privacy, PrivacyArguments):
             raise ParameterError("privacy", type(privacy).__name__, "PrivacyArguments")
-        self.privacy, self.losses, self.private = privacy, losses, None  # type: PrivacyArguments, Any, PrivateRun | None
+        self.privacy, self.losses, self._run = privacy, losses, None  # type: PrivacyArguments, Any, PrivateRun | None
         if not isinstance(args, transformers.TrainingArguments):
             raise ParameterError("args", type(args).__name__, "TrainingArguments")
         self._rows = args.per_device_train_batch_size * args.gradient_accumulation_steps
@@ -162,12 +161,20 @@ class PrivateTrainer(transformers.Trainer):  # type: ignore[misc]
         super().__init__(model, args, *others, **options)
         self._check()
 
+    @property
+    def private(self) -> PrivateRun:
+        """The private run, which :meth:`train` makes."""
+        if self._run is None:
+            raise TrainingStateError("there is no private run before train().\nFix: trainer.train() first.")
+        return self._run
+
     def _check(self) -> None:
         """Raise an error by name if an argument would bypass or change private steps."""
         own = [name for name in _OVERRIDDEN if getattr(type(self), name) is not getattr(PrivateTrainer, name)]
         if own:
             what = f"{type(self).__name__}, with its own {', '.join(own)}"
-            raise ParameterError("trainer", what, "one that leaves these to PrivateTrainer")
+            fix = "optimizers=(optimizer, scheduler) for an optimizer, losses= for weights of rows, else callbacks"
+            raise ParameterError("trainer", what, "one that leaves these to PrivateTrainer", fix)
         for name, (fine, allowed) in _ARGUMENTS.items():
             value = getattr(self.args, name, fine[0])
             if value not in fine:
@@ -178,9 +185,10 @@ class PrivateTrainer(transformers.Trainer):  # type: ignore[misc]
         if self.args.push_to_hub and not self.privacy.secure and "checkpoint" in self.args.hub_strategy.value:
             allowed = "'every_save' or 'end': a pushed checkpoint would hold the secret of the noise; or secure=True"
             raise ParameterError("args.hub_strategy", self.args.hub_strategy.value, allowed)
-        if not hasattr(self.train_dataset, "__len__") or not hasattr(self.train_dataset, "__getitem__"):
-            what = type(self.train_dataset).__name__
-            raise ParameterError("train_dataset", what, "a data set with a length and numbered rows, to sample from")
+        data = self.train_dataset
+        if not hasattr(data, "__len__") or not hasattr(data, "__getitem__") or not len(data):
+            allowed = "a data set of at least one row, with a length and numbered rows, to sample from"
+            raise ParameterError("train_dataset", type(data).__name__, allowed)
         self._check_evaluation()
         self._check_losses()
 
@@ -224,31 +232,35 @@ class PrivateTrainer(transformers.Trainer):  # type: ignore[misc]
         Returns
         -------
         TrainOutput
-            ``training_loss`` is 0 without ``show_losses``.
+            ``training_loss`` is NaN without ``show_losses``.
 
         Raises
         ------
         TrainingStateError
             If the trainer has trained before. To go on, make a new one with ``resume_from_checkpoint``.
         """
-        if self.private is not None:
+        before = self._run
+        if before is not None:
             raise TrainingStateError(
                 "this trainer has trained before: a run goes from its beginning to its end, once.\n"
                 "Fix: a new PrivateTrainer, with resume_from_checkpoint to go on."
             )
         try:
-            return super().train(*args, **kwargs)
+            result = super().train(*args, **kwargs)
         finally:
-            self._close()
+            if self._run is not None:
+                self._run.close()
+        metrics = self._known(result.metrics)
+        return result._replace(training_loss=metrics.get("train_loss", math.nan), metrics=metrics)
 
-    def _close(self) -> None:
-        if self.private is not None:
-            self.private.close()
+    def _known(self, numbers: Mapping[str, float]) -> dict[str, float]:
+        """Leave out what the Trainer's loop takes to be 0, and losses that are not to be shown."""
+        hidden = {"grad_norm", "total_flos"} | (set() if self.privacy.show_losses else {"loss", "train_loss"})
+        return {name: value for name, value in numbers.items() if name not in hidden}
 
     def get_train_dataloader(self) -> Any:
         """Return the batches that the private run draws."""
-        self.create_optimizer()
-        assert self.private is not None  # it was made with the optimizer
+        self.create_optimizer()  # and the private run
         return self.private.epoch()
 
     def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
@@ -259,13 +271,13 @@ class PrivateTrainer(transformers.Trainer):  # type: ignore[misc]
         Optimizer
             Optimizer with the groups and state of the Trainer's optimizer; its ``step()`` does nothing.
         """
-        if self.private is None:
+        if self._run is None:
             self.model.train()
             if self.losses is None and not self.privacy.one_by_one and not self.args.label_smoothing_factor:
                 loader = self._loader()  # the first row's loss must be what the model itself returns for it
                 check_own_loss(self.model, self._prepare_inputs(loader.collate_fn([loader.dataset[0]])))
             inside = super().create_optimizer(model)
-            self.private = self._private_run(inside)
+            self._run = self._private_run(inside)
             self.optimizer = _Moved(inside)
         return self.optimizer
 
@@ -323,12 +335,23 @@ class PrivateTrainer(transformers.Trainer):  # type: ignore[misc]
 
     def _losses_of(self, rows: Any) -> torch.Tensor:
         rows = self._prepare_inputs(rows)
-        with self.accelerator.autocast():
+        with self.accelerator.autocast(), self.compute_loss_context_manager():
             if self.losses is not None:
                 return self.losses(self.model, rows)
             if self.privacy.one_by_one:
-                return self.compute_loss(self.model, rows).reshape(1)
+                return self._loss_alone(rows)
             return per_sample_losses(self.model, rows, label_smoothing=self.args.label_smoothing_factor)
+
+    def _loss_alone(self, row: Any) -> torch.Tensor:
+        try:
+            return self.compute_loss(self.model, row).reshape(1)
+        except TypeError as error:
+            if "NoneType" not in str(error):
+                raise
+            raise TrainingStateError(
+                f"compute_loss fails for a row alone, of which num_items_in_batch is None: {error}.\n"
+                "Fix: divide by what the row itself has, such as (labels != -100).sum()."
+            ) from error
 
     def training_step(self, model: Any, inputs: PrivateBatch, num_items_in_batch: Any = None) -> torch.Tensor:
         """Take one private step: clip, add, charge, noise, and let the optimizer move.
@@ -343,15 +366,14 @@ class PrivateTrainer(transformers.Trainer):  # type: ignore[misc]
         TrainingStateError
             If the Trainer's steps and the private run's steps differ.
         """
-        private = self.private
-        if private is None or private.steps_taken != self.state.global_step:
-            taken = None if private is None else private.steps_taken
+        taken = self.private.steps_taken
+        if taken != self.state.global_step:
             raise TrainingStateError(
                 f"the Trainer has taken {self.state.global_step} steps, the private run {taken}: something else moves "
                 "the optimizer or counts its steps.\nFix: remove the callback that does."
             )
         self.model.train()
-        found = private.step(self._losses_of, inputs, return_losses=self.privacy.show_losses)
+        found = self.private.step(self._losses_of, inputs, return_losses=self.privacy.show_losses)
         if found is None or not len(found):
             return torch.zeros((), device=self.args.device)
         return found.mean()
@@ -364,7 +386,6 @@ class PrivateTrainer(transformers.Trainer):  # type: ignore[misc]
     def set_initial_training_values(self, args: Any, dataloader: Any) -> tuple[Any, ...]:
         """Return the numbers of steps and epochs that the private run has."""
         values = list(super().set_initial_training_values(args, dataloader))
-        assert self.private is not None  # get_train_dataloader made it
         values[0], values[-1] = math.ceil(self.private.steps / len(dataloader)), self.private.steps
         return tuple(values)
 
@@ -374,14 +395,13 @@ class PrivateTrainer(transformers.Trainer):  # type: ignore[misc]
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """Log ε instead of what is private."""
-        if not self.privacy.show_losses:
-            logs = {name: value for name, value in logs.items() if name not in _PRIVATE_LOGS}
-        if self.private is not None and self.private.steps_charged:
-            spent = self.private.epsilon().upper
+        logs = self._known(logs)
+        if self._run is not None and self._run.steps_charged:
+            spent = self._run.epsilon().upper
             rounded = math.ceil(spent * 1e4) / 1e4 if math.isfinite(spent) else spent
             logs |= {"epsilon": rounded, "delta": self.privacy.delta}
-            if self.private.telemetry is not None:
-                logs |= _numbers(self.private.telemetry.last)
+            if self._run.telemetry is not None:
+                logs |= _numbers(self._run.telemetry.last)
         if self.privacy.show_losses:
             super().log(logs, *args, **kwargs)
         else:  # without what a trainer in between adds of training rows, such as TRL's token accuracy
@@ -390,7 +410,6 @@ class PrivateTrainer(transformers.Trainer):  # type: ignore[misc]
     # ---------------------------------------------------------------------------------------------------- checkpoints
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        assert self.private is not None  # checkpoints are saved between steps
         folder = Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}"
         folder.mkdir(parents=True, exist_ok=True)
         if not self.args.save_only_model:
@@ -400,12 +419,12 @@ class PrivateTrainer(transformers.Trainer):  # type: ignore[misc]
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
-        if checkpoint is None or self.private is None:
+        if checkpoint is None or self._run is None:
             return
         file = Path(checkpoint) / _STATE
         if not file.is_file():
             raise ParameterError("resume_from_checkpoint", checkpoint, f"a checkpoint of a private run, with {_STATE}")
-        self.private.load_state_dict(torch.load(file, map_location="cpu", weights_only=True))
+        self._run.load_state_dict(torch.load(file, map_location="cpu", weights_only=True))
 
     def hyperparameter_search(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Raise an error: every trial would cost ε, and the best one more.
@@ -427,11 +446,13 @@ _OVERRIDDEN = (
     "create_optimizer",
     "get_train_dataloader",
     "get_batch_samples",
+    "_get_train_sampler",
+    "_get_num_items_in_batch",
     "set_initial_training_values",
     "_inner_training_loop",
     "_run_epoch",
 )
-"""Methods that a private step relies on."""
+"""Methods that a private step relies on, or does without."""
 
 _OWN_LOOP = "train in one process, or with `dprmt train` under torchrun, or with dprmt.make_private in your loop"
 _ARGUMENTS: dict[str, tuple[tuple[Any, ...], str]] = {

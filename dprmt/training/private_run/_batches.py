@@ -432,8 +432,8 @@ def read_owners(data: Any, owners: Any, most: int | None) -> Owners:
     found = owners_of(check_owners("owners", values, len(data)))
     longest = max(map(len, found.items), default=0)
     if most is not None and longest > most:
-        fix = f"rows_per_unit={longest}, or fewer rows of each owner in the data set"
-        raise ParameterError("rows of an owner", longest, f"at most rows_per_unit = {most}", fix)
+        fix = f"units=Units({longest}), or rows_per_owner={longest} of a PrivateTrainer, or fewer rows of each owner"
+        raise ParameterError("rows of an owner", longest, f"at most {most}, as was given", fix)
     return found
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 import time
 from dataclasses import dataclass
@@ -12,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from dprmt._files import append_line, parse_json, read_lines
-from dprmt._validation import TrainingStateError
+from dprmt._validation import TrainingStateError, differences
 from dprmt.accounting import DPSGD, GaussianRelease, Poisson, RandomAllocation, calibrate, compose
 from dprmt.statements._sentences import relation_label
 
@@ -68,13 +66,14 @@ class PrivacyLedger:
     were used. A line that was cut short by a crash counts as a step.
     """
 
-    def __init__(self, folder: Path, mechanism: str, relation: str | None = None) -> None:
+    def __init__(self, folder: Path, mechanism: Any, relation: str | None = None) -> None:
         self._path, self._mechanism = folder / FILE, mechanism
         self._whose = {} if relation is None else {"neighbours": relation}
         self.charged = charged_steps(folder)
         self._size = self._length()
-        if {line["mechanism"] for line in read_lines(self._path) if "mechanism" in line} - {mechanism}:
-            raise TrainingStateError(f"{self._path} was charged for another mechanism than run.json and recipe have")
+        for line in read_lines(self._path):
+            if other := differences(line.get("mechanism", mechanism), mechanism, "mechanism"):
+                raise TrainingStateError(f"{self._path} cannot go on: it was charged for another mechanism ({other})")
 
     def charge(self, attempt: int, step: int, epsilon: float, charged: int | None = None) -> None:
         """Record one more step, durably."""
@@ -183,10 +182,9 @@ spent_epsilon = lru_cache(maxsize=64)(SpentEpsilon)
 """The bounds that all runs with the same mechanism share, such as the runs of a sweep."""
 
 
-def mechanism_digest(mechanism: Mechanism, delta: float) -> str:
-    """Return a few letters that differ where the mechanism or δ does."""
-    document = json.dumps({**describe_mechanism(mechanism), "delta": delta}, sort_keys=True)
-    return hashlib.blake2b(document.encode(), digest_size=8).hexdigest()
+def charged_mechanism(mechanism: Mechanism, delta: float) -> dict[str, Any]:
+    """Return the mechanism and δ of a charge, for the ledger."""
+    return {**describe_mechanism(mechanism), "delta": delta}
 
 
 def describe_mechanism(mechanism: Mechanism) -> dict[str, Any]:

@@ -86,7 +86,7 @@ def make_private(
     model : Module
         Model to train, on its device.
     optimizer : torch.optim.Optimizer
-        Any optimizer of all trainable parameters.
+        Any optimizer of all trainable parameters whose ``step()`` needs no closure.
     dataset_or_loader : Dataset or DataLoader
         Data with a length; the sampler of a loader is replaced.
     norms : str, Norms or NormEstimator
@@ -101,7 +101,7 @@ def make_private(
     steps, epochs : int, float
         Exactly one of them: the length of the run.
     target_epsilon, noise_multiplier : float, optional
-        Exactly one of them: the ε > 0 that the planned steps may cost, or σ > 0.
+        Exactly one of them: the ε > 0 that the planned steps may cost, or σ in [0.001, 1e6].
     delta : float, optional
         δ in (0, 1). Required with a target and with ``ledger``.
     noise : BandedNoise, optional

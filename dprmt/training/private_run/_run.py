@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_map_only
 
 from dprmt import __version__
 from dprmt._rounding import round_up
-from dprmt._validation import ParameterError, TrainingStateError, check_real
+from dprmt._validation import ParameterError, TrainingStateError, check_real, differences
 from dprmt.accounting import DPSGD, Composition, GaussianRelease, PrivacyBounds, compose
 from dprmt.accounting.basics._value import Value
 from dprmt.training.clipping import ClippedStep, ClippingPlan
@@ -33,8 +33,8 @@ from dprmt.training.private_run._ledger import (
     Mechanism,
     PrivacyLedger,
     SpentEpsilon,
+    charged_mechanism,
     describe_mechanism,
-    mechanism_digest,
     named_relation,
     spent_epsilon,
     whole_epochs,
@@ -185,8 +185,8 @@ class PrivateRun:
         _MODELS.add(self.model)
         self._ledger: PrivacyLedger | None = None
         if ledger is not None:
-            digest = mechanism_digest(mechanism, self._checked_delta(None))
-            self._ledger = in_first(lambda: PrivacyLedger(ledger, digest, named_relation(mechanism)))
+            charged = charged_mechanism(mechanism, self._checked_delta(None))
+            self._ledger = in_first(lambda: PrivacyLedger(ledger, charged, named_relation(mechanism)))
         self.steps_charged = from_first(0 if self._ledger is None else self._ledger.charged)
         self._epoch_is_lost = randomness.is_secret  # if one is under way: its draws are not known here
 
@@ -663,10 +663,8 @@ class PrivateRun:
         """
         if not isinstance(state, Mapping) or state.get("format") != _FORMAT:
             raise ParameterError("state", type(state).__name__, "what private.state_dict() gave")
-        mine = self._description()
-        for name, value in state["description"].items():
-            if mine[name] != value:
-                raise ParameterError(f"state: {name}", value, f"that of this run, {mine[name]!r}")
+        if other := differences(state["description"], self._description()):
+            raise ParameterError("state", f"one of run {state['run']}", f"of a run like this one ({other})")
         if self.steps_taken and self._name != state["run"]:
             raise TrainingStateError(
                 "this run has already taken steps.\nFix: load the state into a run that make_private has just made."
