@@ -33,10 +33,7 @@ Ask: TypeAlias = Callable[..., dict[str, Any]]
 
 def words_of(*words: str | Path | list[str]) -> list[str]:
     """Words of a command line: texts are split, lists taken as they are."""
-    parts = (
-        shlex.split(word) if isinstance(word, str) else word if isinstance(word, list) else [str(word)]
-        for word in words
-    )
+    parts = (shlex.split(w) if isinstance(w, str) else w if isinstance(w, list) else [str(w)] for w in words)
     return [part for some in parts for part in some]
 
 

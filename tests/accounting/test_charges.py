@@ -19,16 +19,7 @@ from dprmt.accounting import DPSGD, Poisson, gdp_epsilon, gdp_trade_off
 from dprmt.accounting.basics._bounds import Side
 from dprmt.accounting.composition import _compose as _composition
 from dprmt.accounting.composition import _solve as _level
-from dprmt.accounting.composition._compose import (
-    ComposedLoss,
-    Curve,
-    DeltaCurve,
-    OneStepCurve,
-    Question,
-    best_tilt,
-    composed,
-    window,
-)
+from dprmt.accounting.composition._compose import ComposedLoss, Curve, DeltaCurve, OneStepCurve, Question, best_tilt
 from dprmt.accounting.composition._solve import Level
 from dprmt.accounting.pairs import _pairs
 from dprmt.accounting.pairs._allocation import AllocationEpoch
@@ -68,7 +59,7 @@ def by_fft(law: LossPMF, steps: int, epsilon: float, side: Side) -> Curve:
     del side
     question = Question(epsilon=epsilon)
     tilt = best_tilt([(law, steps)], question)[0]
-    return DeltaCurve(question, composed([(law, steps)], tilt, window([(law, steps)], tilt)))
+    return DeltaCurve(question, _composition.composed([(law, steps)], tilt, _composition.window([(law, steps)], tilt)))
 
 
 def check(law: LossPMF, steps: int, epsilon: float, exact: float) -> None:

@@ -10,16 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dprmt.accounting.composition._compose import (
-    DeltaCurve,
-    Question,
-    best_tilt,
-    composed,
-    log_kappa,
-    log_mgf,
-    loss_deviation,
-    window,
-)
+from dprmt.accounting.composition import _compose
+from dprmt.accounting.composition._compose import DeltaCurve, Question, best_tilt, composed, log_kappa, log_mgf, window
 from dprmt.accounting.pairs._pairs import LossPMF
 
 MESH = 0.125
@@ -231,7 +223,7 @@ def test_the_tilt_is_where_chernoff_is_best(step, count, delta):
         return (log_mgf(phases, tilts) + log_kappa(tilts) - np.log(delta)) / tilts
 
     tilt = best_tilt(phases, Question(delta))[0]
-    center = 1 / loss_deviation(phases)
+    center = 1 / _compose.loss_deviation(phases)
     best = float(np.min(objective(np.geomspace(1e-5 * center, 1e5 * center, 2000))))
     assert float(objective(np.array([tilt]))[0]) <= best + 0.02 * abs(best) + 1e-9
 
@@ -247,11 +239,8 @@ def test_kappa_is_the_largest_value_of_its_function(tilt):
 
 def test_laws_of_very_different_size_on_common_nodes_each_keep_their_mgf():
     """A mass of 1e-300 beside one of 1, tilted by up to e^{700}: no sum underflows or overflows."""
-    apart = [
-        (pmf([0, 1600], [1.0 - 1e-9, 1e-9]), 3),
-        (pmf([0, 1600], [1e-300, 0.0]), 2),
-        (pmf([-1600, 0], [0.5, 0.5]), 1),
-    ]
+    apart = [(pmf([0, 1600], [1.0 - 1e-9, 1e-9]), 3), (pmf([0, 1600], [1e-300, 0.0]), 2)]
+    apart.append((pmf([-1600, 0], [0.5, 0.5]), 1))
     tilts = np.array([0.0, 0.5, 3.0, 3.5])
     assert np.allclose(log_mgf(on_common_nodes(apart), tilts), log_mgf(apart, tilts), rtol=1e-13)
 

@@ -191,10 +191,8 @@ def gaussian_gaps(mesh, mu, epsilon):
     index = np.arange(-reach, reach + 1)
     cells = gaussian_cells(index, mesh, mu)
     truth = gaussian_delta(epsilon, mu)
-    return (
-        delta_of(from_above(index, mesh, cells), epsilon) - truth,
-        truth - delta_of(from_below(index, mesh, cells), epsilon),
-    )
+    above, below = (delta_of(dots(index, mesh, cells), epsilon) for dots in (from_above, from_below))
+    return above - truth, truth - below
 
 
 @pytest.mark.parametrize("mu", [0.3, 1.0, 3.0])

@@ -180,12 +180,8 @@ def test_masses_without_a_partner_are_infinite_losses() -> None:
     assert found.q.sum() + found.q_below + found.q_above == pytest.approx(1.0)
 
 
-runs = st.builds(
-    DPSGD,
-    st.floats(0.6, 4.0),
-    st.floats(1e-3, 0.1),
-    st.sampled_from([DPSGD(1.0, 0.1).norms, Hutchinson(16, secret=True)]),
-)
+kinds = st.sampled_from([DPSGD(1.0, 0.1).norms, Hutchinson(16, secret=True)])
+runs = st.builds(DPSGD, st.floats(0.6, 4.0), st.floats(1e-3, 0.1), kinds)
 
 
 @settings(deadline=None, max_examples=8)

@@ -13,17 +13,9 @@ from hypothesis import strategies as st
 from scipy.special import ndtr
 
 from dprmt.accounting import DPSGD, FixedOrder, GaussianRelease, Hutchinson, compose
+from dprmt.accounting.composition import _compose
 from dprmt.accounting.composition import _solve as _level
-from dprmt.accounting.composition._compose import (
-    DeltaCurve,
-    OneStepCurve,
-    Question,
-    Split,
-    Window,
-    composed,
-    discounted_suffix_sums,
-    window,
-)
+from dprmt.accounting.composition._compose import DeltaCurve, OneStepCurve, Question, Split, Window, composed, window
 from dprmt.accounting.composition._solve import Level
 from dprmt.accounting.pairs._pairs import AtomicPair, LossPMF, PublicPair
 from dprmt.accounting.pairs._pairs import from_above as dots_from_above
@@ -66,7 +58,7 @@ def test_discounted_sums_over_several_blocks() -> None:
     nodes = np.arange(700) * 1.3
     values = np.random.default_rng(0).random(nodes.size)
     direct = np.array([values[j:] @ np.exp(nodes[j] - nodes[j:]) for j in range(nodes.size)])
-    np.testing.assert_allclose(discounted_suffix_sums(values, nodes), direct, rtol=1e-12)
+    np.testing.assert_allclose(_compose.discounted_suffix_sums(values, nodes), direct, rtol=1e-12)
 
 
 @given(laws(), st.floats(0.0, 2.0), st.floats(-7.0, -1.0))

@@ -10,18 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dprmt import ParameterError
-from dprmt.accounting import (
-    DPSGD,
-    ExactNorms,
-    Group,
-    Hutchinson,
-    RandomAllocation,
-    ReplaceOne,
-    calibrate,
-    compose,
-    gdp_epsilon,
-)
+from dprmt import ParameterError, accounting
+from dprmt.accounting import DPSGD, ExactNorms, Group, Hutchinson, RandomAllocation, ReplaceOne, calibrate, compose
 
 torch = pytest.importorskip("torch")
 
@@ -86,7 +76,7 @@ def test_the_history_is_the_steps_that_were_taken(steps: list[tuple[float, float
 @pytest.mark.parametrize("history", [[(2.0, 1e-6, 20), (2.0, 1.0, 1)], [(2.0, 1.0, 1), (2.0, 1e-6, 20)]])
 def test_a_step_at_a_larger_rate_is_charged_as_such(history: list[tuple[float, float, int]]) -> None:
     """One Gaussian step without sampling beside many of one batch in a million: about that one alone."""
-    exact = gdp_epsilon(0.5, DELTA)
+    exact = accounting.gdp_epsilon(0.5, DELTA)
     bounds = after(register(ExactNorms(), name="rc-rates")(), *history).get_bounds(DELTA)
     assert exact <= bounds.upper < exact + 0.01
 

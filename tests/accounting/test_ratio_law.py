@@ -149,10 +149,8 @@ def test_large_ratios_change_nothing(copies):
 
 # ------------------------------------------------------------------------------------------- an epoch, exactly
 
-LIGHT, RARE = (
-    (np.array([0, 1, 2, 3]), np.array([0.3, 0.3, 0.3999, 0.0001])),
-    (np.array([9, 40]), np.array([0.02, 0.005])),
-)
+LIGHT = np.array([0, 1, 2, 3]), np.array([0.3, 0.3, 0.3999, 0.0001])
+RARE = np.array([9, 40]), np.array([0.02, 0.005])
 _ROUNDING = 1e-13
 
 

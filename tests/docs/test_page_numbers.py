@@ -11,16 +11,8 @@ from typing import Any
 
 import pytest
 
-from dprmt.accounting import (
-    DPSGD,
-    FixedOrder,
-    FixedSize,
-    Group,
-    Hutchinson,
-    HutchPlusPlus,
-    RandomAllocation,
-    ReplaceOne,
-)
+from dprmt import accounting
+from dprmt.accounting import DPSGD, FixedOrder, FixedSize, Group, Hutchinson, HutchPlusPlus, RandomAllocation
 from tests.docs.modules import ROOT
 
 MARK = re.compile(r"<!--n:([\w.+-]+)-->(.*?)<!--/n-->")
@@ -54,7 +46,7 @@ def of_epochs(sampling: RandomAllocation | FixedOrder) -> Callable[[], str]:
 
 NUMBERS: dict[str, Callable[[], str]] = {
     "zero-out": epsilon,
-    "replace-one": partial(epsilon, neighbours=ReplaceOne()),
+    "replace-one": partial(epsilon, neighbours=accounting.ReplaceOne()),
     "group-2": partial(epsilon, neighbours=Group(2)),
     "hutch++-secret": of_norms(HutchPlusPlus(34, 15, secret=True)),
     "hutch++-public": of_norms(HutchPlusPlus(34, 15, secret=False)),
@@ -69,11 +61,8 @@ NUMBERS: dict[str, Callable[[], str]] = {
     "denoised-head": partial(points, "head left alone against denoised: last accuracy, paired"),
     "denoised-behind": partial(points, "denoised, head left alone, against DP-LoRA: last accuracy, paired"),
 }
-SHOWN = [
-    (str(page.relative_to(ROOT)), key, shown)
-    for page in PAGES
-    for key, shown in MARK.findall(page.read_text(encoding="utf-8"))
-]
+TEXTS = {str(page.relative_to(ROOT)): page.read_text(encoding="utf-8") for page in PAGES}
+SHOWN = [(page, key, shown) for page, text in TEXTS.items() for key, shown in MARK.findall(text)]
 
 
 @pytest.mark.parametrize("key", NUMBERS)

@@ -13,18 +13,9 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 
-from dprmt import ParameterError, plots
+from dprmt import ParameterError, plots, spectra
 from dprmt.accounting import PrivacyBounds, PrivacyCurve, TradeOff
-from dprmt.spectra import (
-    MarchenkoPastur,
-    bulk_edge,
-    detection_threshold,
-    kappa_for,
-    noisy_spectrum,
-    shrink,
-    spike_map,
-    vector_overlaps,
-)
+from dprmt.spectra import MarchenkoPastur, bulk_edge, detection_threshold, kappa_for, noisy_spectrum, shrink, spike_map
 
 SHAPE, SIGMA = (48, 120), 0.5
 EDGE, THRESHOLD = bulk_edge(SHAPE, SIGMA), detection_threshold(SHAPE, SIGMA)
@@ -131,7 +122,7 @@ def test_theory_and_simulation_are_drawn_together() -> None:
     np.testing.assert_array_equal(spikes["simulated"], (np.tile(GRID, 2), 20 * DRAWS.ravel()))
     for place, label in enumerate(("left vector, length 48", "right vector, length 120")):
         x, y = overlaps[label]
-        np.testing.assert_array_equal(y, vector_overlaps(x, SHAPE, SIGMA)[place])
+        np.testing.assert_array_equal(y, spectra.vector_overlaps(x, SHAPE, SIGMA)[place])
     np.testing.assert_array_equal(overlaps["left, simulated"], (np.tile(GRID, 2), DRAWS.ravel()))
     np.testing.assert_array_equal(overlaps["right, simulated"], (GRID, DRAWS[0]))
     np.testing.assert_allclose(measured["48 × 120"], [[0.03, 2.0], [1.0, 1.3]])  # a log axis has no 0

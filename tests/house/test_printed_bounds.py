@@ -25,11 +25,8 @@ PLACES = [
 
 
 def test_ends_are_printed_by_what_rounds_outward() -> None:
-    found = [
-        f"{place.relative_to(ROOT)}: {match.group(0)}"
-        for place in PLACES
-        for match in INWARD.finditer(place.read_text(encoding="utf-8"))
-    ]
+    texts = {place.relative_to(ROOT): place.read_text(encoding="utf-8") for place in PLACES}
+    found = [f"{place}: {match.group(0)}" for place, text in texts.items() for match in INWARD.finditer(text)]
     assert not found, 'print bounds with f"{bounds:.3f}" or round_up:\n' + "\n".join(found)
 
 

@@ -14,18 +14,11 @@ import torch
 from safetensors.numpy import save_file
 from scipy.io import savemat
 
+from dprmt import spectra
 from dprmt.cli import main
 from dprmt.cli._spectrum import printable
 from dprmt.plots import _style
-from dprmt.spectra import (
-    bulk_edge,
-    detection_threshold,
-    false_alarm_rate,
-    kappa_for,
-    shrink,
-    spike_map_inverse,
-    vector_overlaps,
-)
+from dprmt.spectra import bulk_edge, detection_threshold, false_alarm_rate, kappa_for, shrink, spike_map_inverse
 from tests.conftest import Ask, Say
 from tests.spectra.simulation import denoise
 
@@ -98,7 +91,7 @@ def test_json_matches_direct_computation(ask: Ask, tmp_path: Path, suffix: str) 
             assert spike["signal"] == spike_map_inverse(spike["observed"], array.shape, SIGMA)
             assert spike["shrunk"] == shrink(spike["observed"], array.shape, SIGMA)
             overlaps = spike["left_overlap"], spike["right_overlap"]
-            assert overlaps == vector_overlaps(spike["signal"], array.shape, SIGMA)
+            assert overlaps == spectra.vector_overlaps(spike["signal"], array.shape, SIGMA)
     assert len(matrices["layers.0.query"]["spikes"]) == 1
     assert matrices["layers.0.query"]["spikes"][0]["signal"] == pytest.approx(20 * SIGMA, rel=0.15)
 

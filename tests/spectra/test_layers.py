@@ -81,11 +81,8 @@ def test_sigma_and_kappa_by_layer():
     stack, levels = np.stack([layers[name] for name in "dabc"]), [sigmas[name] for name in "dabc"]
     for one, name in zip(denoise(stack, levels), "dabc", strict=True):
         assert close(one, denoised[name])
-    zeroed = (
-        spectra.denoise_layers(layers, sigmas, 1e9)[0],
-        dict(zip("dabc", spectra.denoise(stack, levels, 1e9), strict=True)),
-    )
-    for found in zeroed:  # nothing passes such a gate
+    stacked = dict(zip("dabc", spectra.denoise(stack, levels, 1e9), strict=True))
+    for found in (spectra.denoise_layers(layers, sigmas, 1e9)[0], stacked):  # nothing passes such a gate
         assert [name for name in "abcd" if np.any(found[name])] == ["d"]
     assert denoised["d"] is layers["d"]
     assert report["d"] == LayerReport("d", (8, 60), math.inf, 8, denoised=False)

@@ -109,10 +109,8 @@ def two_groups(dtypes: Sequence[Any], seed: int = 0) -> tuple[Any, list[Any]]:
     """An optimizer with two groups of different options, and its parameters."""
     shapes = [(3, 4), (5,), (), (2, 2), (0,), (33, 7)]
     params = [parameters(draw([s], seed + i, d))[0] for d in dtypes for i, s in enumerate(shapes)]
-    groups = [
-        {"params": params[::2]},
-        {"params": params[1::2], "noise_variance": 0.5, "lr": 0.02, "betas": (0.5, 0.9), "weight_decay": 0.1},
-    ]
+    own = {"noise_variance": 0.5, "lr": 0.02, "betas": (0.5, 0.9), "weight_decay": 0.1}
+    groups = [{"params": params[::2]}, {"params": params[1::2], **own}]
     return DPAdamBC(groups, 0.1, noise_variance=0.1, floor=1e-2), params
 
 

@@ -16,14 +16,8 @@ from opacus.optimizers.ddpoptimizer_fast_gradient_clipping import DistributedDPO
 
 from dprmt import ParameterError, TrainingStateError
 from dprmt.spectra import bulk_edge, kappa_for
-from dprmt.training.denoising import (
-    Denoising,
-    DenoisingEvaluation,
-    DenoisingReport,
-    DenoisingStep,
-    PrivateDataWarning,
-    gradient_noise_std,
-)
+from dprmt.training import denoising
+from dprmt.training.denoising import Denoising, DenoisingEvaluation, DenoisingReport, DenoisingStep, gradient_noise_std
 from dprmt.training.optimizers import DPAdamBC
 from tests.spectra.simulation import denoise_layers
 
@@ -306,7 +300,7 @@ def test_evaluation_warns_and_returns_the_clean_gradient() -> None:
     named = parameters(torch.float64)
     private = private_optimizer(named, noise_multiplier=0.02, max_grad_norm=40.0)
     step = DenoisingStep(private, named)
-    with pytest.warns(PrivateDataWarning, match="private"):
+    with pytest.warns(denoising.PrivateDataWarning, match="private"):
         evaluation = DenoisingEvaluation(step)
     sample(named, 5, seed=3)
     clean = {}

@@ -364,11 +364,8 @@ def left(model: nn.Module) -> list[Any]:
     return [getattr(p, kept, None) for p in model.parameters() for kept in ("grad", "summed_grad", "projected_grad")]
 
 
-RUNS = {
-    "adam": {},
-    "grape": {"optimizer": {"name": "grape", "rank": 2}},
-    "allocation": {"privacy": {"sampling": "allocation"}},
-}
+RUNS = {"adam": {}, "grape": {"optimizer": {"name": "grape", "rank": 2}}}
+RUNS["allocation"] = {"privacy": {"sampling": "allocation"}}
 
 
 @pytest.mark.parametrize("kind", RUNS)

@@ -129,11 +129,8 @@ def test_everything_released_is_noisy() -> None:
     assert float(parameters[2].detach()) != 0.0
 
 
-GENERATORS = {
-    "default": lambda: None,
-    "torch": lambda: torch.Generator().manual_seed(0),
-    "secure": lambda: SecureRandom(bytes(32)),
-}
+GENERATORS = {"torch": lambda: torch.Generator().manual_seed(0), "secure": lambda: SecureRandom(bytes(32))}
+GENERATORS["default"] = lambda: None
 
 
 @pytest.mark.parametrize("keeps_sums", [True, False])

@@ -106,17 +106,12 @@ def test_a_step_releases_the_clipped_sum_over_the_expected_batch_size(data: Any,
     assert list(private.model.state_dict()) == list(network().state_dict())
 
 
+WAYS: list[dict[str, Any]] = [{}, {"optimizer": partial(DPAdamBC, floor=1e-3)}, {"secure": True}]
+WAYS += [{"units": Units(1, regime="alone")}, {"denoising": Denoising()}]
+
+
 @pytest.mark.parametrize("is_tied", [False, True])
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"optimizer": partial(DPAdamBC, floor=1e-3)},
-        {"units": Units(1, regime="alone")},
-        {"denoising": Denoising()},
-        {"secure": True},
-    ],
-)
+@pytest.mark.parametrize("options", WAYS)
 def test_the_row_of_padding_gets_no_noise(options: dict[str, Any], is_tied: bool) -> None:
     """As without privacy, unless a head trains it; else padding would reach the losses of all texts of a batch."""
     torch.manual_seed(0)

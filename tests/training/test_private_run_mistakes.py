@@ -14,16 +14,8 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
-from torch.utils.data import (
-    DataLoader,
-    IterableDataset,
-    RandomSampler,
-    SequentialSampler,
-    SubsetRandomSampler,
-    TensorDataset,
-    WeightedRandomSampler,
-    default_collate,
-)
+from torch.utils import data as sources
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler, TensorDataset, default_collate
 
 from dprmt import ParameterError, TrainingStateError
 from dprmt.training.clipping import Units
@@ -307,11 +299,11 @@ class Stream(IterableDataset[int]):  # type: ignore[misc]
         (Stream(), "a data set with a length"),
         (TensorDataset(torch.zeros(0, 6)), "a data set with rows"),
         (iter([1, 2]), "a data set with a length"),
-        (DataLoader(ROWS, sampler=WeightedRandomSampler([1.0] * 60, 60)), "sampler must be torch's"),
-        (DataLoader(ROWS, sampler=SubsetRandomSampler([1, 2])), "sampler must be torch's"),
+        (DataLoader(ROWS, sampler=sources.WeightedRandomSampler([1.0] * 60, 60)), "sampler must be torch's"),
+        (DataLoader(ROWS, sampler=sources.SubsetRandomSampler([1, 2])), "sampler must be torch's"),
         (DataLoader(ROWS, sampler=RandomSampler(ROWS, replacement=True)), "sampler must be torch's"),
         (DataLoader(ROWS, sampler=RandomSampler(range(20))), "sampler must be torch's .* over all rows"),
-        (DataLoader(ROWS, sampler=SequentialSampler(range(20))), "sampler must be torch's .* over all rows"),
+        (DataLoader(ROWS, sampler=sources.SequentialSampler(range(20))), "sampler must be torch's .* over all rows"),
         (DataLoader(ROWS, sampler=RandomSampler(ROWS, num_samples=20)), "sampler must be torch's .* over all rows"),
     ],
 )

@@ -20,13 +20,8 @@ from dprmt.training.private_run import PrivateRun, _ledger
 from dprmt.training.private_run._ledger import charged_steps
 from tests.training.tiny_recipe import STEPS, killed_before_step, recipe_in
 
-GRAPE = {
-    "model.finetune": "full",
-    "model.lora": None,
-    "optimizer.name": "grape",
-    "optimizer.rank": 3,
-    "optimizer.refresh_every": 2,
-}
+GRAPE = {"optimizer.name": "grape", "optimizer.rank": 3, "optimizer.refresh_every": 2}
+GRAPE |= {"model.finetune": "full", "model.lora": None}
 
 
 def stop_before(monkeypatch, last: int) -> list[dict[str, Any]]:

@@ -285,11 +285,8 @@ def _kill_at(point: str, rank: int) -> Any:
     if point == "charge":
         return mock.patch.object(_ledger, "append_line", _killed(STEP, _ledger.append_line))
     if point == "noise":
-        return mock.patch.object(
-            NoisySumOptimizer,
-            "add_noise",
-            _killed(STEP, NoisySumOptimizer.add_noise, before=NoisySumOptimizer.add_noise),
-        )
+        real = NoisySumOptimizer.add_noise
+        return mock.patch.object(NoisySumOptimizer, "add_noise", _killed(STEP, real, before=real))
     times = STEP if rank else 2 * STEP - 1  # the first process also writes what is no shard
     return mock.patch.object(_checkpoint, "_written", _killed(times, _checkpoint._written, before=_half))
 

@@ -66,10 +66,8 @@ class Literal:
 
     def __init__(self, way: Way, model: nn.Module, units: Sequence[object]) -> None:
         self.gradients = summed(table.literal_gradients(way, model), units)
-        self.norms = {
-            unit: math.sqrt(table.literal_squared_norm(way, model, gradients, unit))
-            for unit, gradients in self.gradients.items()
-        }
+        norms = ((unit, table.literal_squared_norm(way, model, own, unit)) for unit, own in self.gradients.items())
+        self.norms = {unit: math.sqrt(squared) for unit, squared in norms}
         self.bound = math.sqrt(min(self.norms.values()) * max(self.norms.values()))
 
     def released(self, rounding: float) -> dict[str, torch.Tensor]:

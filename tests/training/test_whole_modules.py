@@ -91,12 +91,8 @@ def experts() -> nn.Module:
             outputs = outputs.index_add(0, rows, scores[rows, number, None] * expert(flat[rows]) + model.bias)
         return outputs.view(inputs.shape)
 
-    return Parts(
-        call,
-        gate=nn.Linear(D, 2),
-        bias=nn.Parameter(torch.ones(D)),
-        experts=nn.ModuleList([nn.Linear(D, D), nn.Linear(D, D)]),
-    )
+    gate, bias = nn.Linear(D, 2), nn.Parameter(torch.ones(D))
+    return Parts(call, gate=gate, bias=bias, experts=nn.ModuleList([nn.Linear(D, D), nn.Linear(D, D)]))
 
 
 def sequence_first(layer: nn.Module, **options: Any) -> nn.Module:
