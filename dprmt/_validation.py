@@ -104,17 +104,21 @@ def check_choice(name: str, value: str, choices: Collection[str]) -> str:
 
 
 def did_you_mean(word: object, known: Iterable[str]) -> str:
-    """Return a hint in brackets where a known word is like this one, else nothing.
+    """Return a hint in brackets where a known word is like this one, or this one is a part of it; else nothing.
 
     Examples
     --------
     >>> did_you_mean("epsilom", ["epsilon", "delta"]), did_you_mean("q", ["epsilon", "delta"])
     (" (did you mean 'epsilon'?)", '')
+    >>> did_you_mean("--noise", ["--json", "--noise-multiplier"])
+    " (did you mean '--noise-multiplier'?)"
     """
     import difflib  # only where something is refused: an answer takes less time than it does
 
-    like = difflib.get_close_matches(word, list(known), n=1) if isinstance(word, str) else []
-    return f" (did you mean {like[0]!r}?)" if like else ""
+    asked, names = str(word).lstrip("-"), {name.lstrip("-"): name for name in known}
+    parts = [name for name in names if asked in name.replace("_", "-").split("-")]
+    like = parts or difflib.get_close_matches(asked, names, n=1)
+    return f" (did you mean {names[like[0]]!r}?)" if like and isinstance(word, str) else ""
 
 
 def differences(then: object, now: object, name: str = "") -> str:

@@ -64,13 +64,14 @@ class Parser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Refuse unknown options before argparse, which would first ask for the one that a wrong word stands for."""
+        options = self._option_string_actions
         for word in sys.argv[1:] if args is None else args:
             name = word.partition("=")[0]
             if name == "--" or (self._subparsers is not None and not word.startswith("-")):
                 break  # what comes after a command's name is the command's
-            if name.startswith("--") and name not in self._option_string_actions:
-                known = [option for option in self._option_string_actions if option.startswith("--")]
-                self.error(f"no such option: {name}{did_you_mean(name, known)}")
+            if name.startswith("--") and name not in options:
+                symbols = {f"--{one.metavar}".lower(): option for option, one in options.items() if one.metavar}
+                self.error(f"no such option: {name}{did_you_mean(symbols.get(name, name), options)}")
         return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
@@ -79,9 +80,8 @@ class Parser(argparse.ArgumentParser):
 
     def shown(self, name: str) -> str:
         """The option of this name as it is written on the command line; of no option, the name itself."""
-        known = "sample_rate" if name == "rate" else name
         for action in self._actions:
-            if action.dest == known:
+            if action.dest == {"rate": "sample_rate"}.get(name, name):
                 return action.option_strings[-1] if action.option_strings else str(action.metavar)
         return name
 

@@ -78,6 +78,11 @@ _SCHEMES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 _NORMS = ("sketch", "power_iteration", "secret_probes", "public_probes", "rank", "analysis")
 
 
+def _as_written(**limits: Any) -> Callable[[str], str]:
+    """A reader that checks a number > 0 but keeps its text, which is exact: .03 means 3/100."""
+    return lambda text: text if real(**limits)(text) else ""
+
+
 def _release(text: str) -> tuple[Release, ...]:
     times, sign, one = text.partition("x")
     if sign and times.isdecimal():
@@ -91,7 +96,7 @@ def _release(text: str) -> tuple[Release, ...]:
             return (RenyiRelease(*zip(*pairs, strict=True)),)
         return (_RELEASES[word](*map(float, numbers)),)
     except ParameterError as error:
-        raise refused(text, f"one with {error}") from None
+        raise refused(text, f"a release whose {error.name.replace('_', ' ')} is {error.allowed}") from None
     except (TypeError, ValueError):
         raise refused(text, _FORM) from None
 
@@ -101,11 +106,12 @@ def _releases(text: str) -> tuple[Release, ...]:
 
 
 def _phase_of(options: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    given = ((f"--{key.strip().replace('_', '-')}", value) for key, value in options if value is not False)
+    given = [(f"--{key.strip().replace('_', '-')}", value) for key, value in options if value is not False]
+    if wrong := [flag[2:] for flag, _ in given if not flag[2:3].isalpha()]:
+        raise refused(repr(wrong[0]), "options with their values, as steps=100,noise-multiplier=2")
     words = [flag if value is True else f"{flag}={value}" for flag, value in given]
     try:
-        values = vars(_phase_parser().parse_args(words))
-        return {name: value for name, value in values.items() if value}
+        return {name: value for name, value in vars(_phase_parser().parse_args(words)).items() if value}
     except UsageError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 
@@ -147,8 +153,8 @@ def add_phase_options(parser: Parser, *, noise: bool = True, norms: bool = True)
         "poisson (default), cyclic-poisson (from groups in turn), fixed-size (B of N every step), allocation (a random"
         " step of each epoch), fixed-order"
     )
-    size, block, epochs = count(high=10**12), count(high=10**7), real(low=0.0, low_open=True, high=1e9)
-    rate = real(up=True, low=1e-9, high=1.0)
+    size, block, epochs = count(high=10**12), count(high=10**7), _as_written(low=0.0, low_open=True, high=1e9)
+    rate = _as_written(up=True, low=1e-9, high=1.0)
     add("--sample-rate", metavar="Q", type=rate, help="probability q of a sample, as .03 or 2000/67349")
     add("--steps", metavar="STEPS", type=count(high=10**9), help="number of steps, up to 1e9")
     add("--samples", metavar="N", type=size, help="with --batch-size, for a rate of q = B/N")
@@ -268,8 +274,7 @@ def read_run(
     if stated is not None:
         leave_out(vars(namespace), run_options(), "--from-json is given")
         for action in namespace.parser._actions:
-            name = action.dest
-            found = stated.get(name)
+            name, found = action.dest, stated.get(action.dest)
             if getattr(namespace, name, 0) is None and name not in _no_phase() and isinstance(found, int | float | str):
                 text = found if isinstance(found, str) else repr(found)
                 setattr(namespace, name, namespace.parser.read(name, action.type or str, text))
@@ -323,25 +328,25 @@ def _sampling_of(values: Mapping[str, Any]) -> tuple[Sampling, int]:
     scheme = values["sampling"] or "poisson"
     needed, meaningless = _SCHEMES[scheme]
     leave_out(values, meaningless, f"--sampling is {scheme}", needed)
-    epochs, steps, most = values["epochs"], values["steps"], values["at_most"]
+    epochs, steps, most = Fraction(values["epochs"] or 0), values["steps"], values["at_most"]
     if scheme in ("allocation", "fixed-order"):
         in_order = FixedOrder() if scheme == "fixed-order" else None
         drawn = in_order or RandomAllocation(values["steps_per_epoch"], values["participations"] or 1)
-        return drawn, drawn.run_length(None, int(epochs) if float(epochs).is_integer() else epochs)
+        return drawn, drawn.run_length(None, int(epochs) if epochs.denominator == 1 else values["epochs"])
     if values["sample_rate"] is None:
         leave_out(values, (), "--sample-rate is not", ("samples", "batch_size"))
         exact = Fraction(check_count("batch_size", values["batch_size"], high=values["samples"]), values["samples"])
+        rate = rounded(exact, up=True)
     else:
         leave_out(values, ("batch_size",) if most else ("samples", "batch_size"), "--sample-rate is given")
-        exact = Fraction(values["sample_rate"])
+        rate, exact = real(up=True)(values["sample_rate"]), Fraction(values["sample_rate"])
     if steps is None:
         leave_out(values, (), "--epochs is not", () if epochs else ("steps",))
-        steps = math.ceil(Fraction(epochs) / exact)
+        steps = math.ceil(epochs / exact)
     else:
         leave_out(values, ("epochs",), "--steps is given")
     if scheme == "fixed-size":
         return FixedSize(values["batch_size"], values["samples"]), steps
-    rate = rounded(exact, up=True)
     if scheme == "cyclic-poisson":
         return CyclicPoisson(rate, values["bands"]), steps
     leave_out(values, (), "--at-most is", ("samples",) if most else ())

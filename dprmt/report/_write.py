@@ -101,6 +101,8 @@ def write_report(
     check_count("seeds", seeds)
     if steps is not None:
         check_count("steps", steps)
+    if Path(out).exists():  # a new folder is made once the recipe is known to be fine
+        _writable_folder(Path(out))
     experiment = report_experiment(recipe, changes or {}, say)
     folder, run = _writable_folder(Path(out)), Run()
     introduction, sections, numbers = measured_sections(experiment, steps, seeds, say)

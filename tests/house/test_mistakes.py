@@ -65,6 +65,12 @@ MISTAKES = [
     (f"epsilon {RUN} {AT} --sampling cyclic-poisson --bands 90", "--sample-rate must be a finite number in [1e-09"),
     (f"epsilon {RUN} {AT} --also gauss:1", "did you mean 'gaussian'?"),
     (f"epsilon {RUN} {AT} --also laplace", "--also must be gaussian:SIGMA"),
+    (f"epsilon {RUN} {AT} --also gaussian:0", "--also must be a release whose noise multiplier is a finite number in"),
+    *((f"epsilon {AT} --phase {one}", "--phase must be options with their values") for one in ("100,2", "steps=3,=2")),
+    *(
+        (words, f"no such option: --{words.split()[1][2:]}$")
+        for words in ("epsilon --epsilon 3", "delta --delta 1e-5", "epsilon --colour red")
+    ),
     (f"epsilon {AT} --phase steps=3,noise=2", "--phase: no such option: --noise"),
     (f"epsilon {AT} --phase noise-multiplyer=2", "did you mean '--noise-multiplier'?"),
     (f"epsilon {AT} --phase steps", "--steps: expected one argument"),
@@ -117,6 +123,8 @@ MISTAKES = [
             ("--verson", "--version"),
             ("epsilon --noise-multiplyer 1 --steps 3 --delta 1e-5", "--noise-multiplier"),
             ("epsilon --noise-multiplier=1 --stepps=3", "--steps"),
+            *((f"epsilon {word}", "--noise-multiplier") for word in ("--noise 1", "--sigma 1", "--phase noise=2")),
+            ("epsilon --rate .1", "--sample-rate"),
             ("train minilm-docstring", "minilm-docstrings"),
             ("recipes minilm-sst", "minilm-sst2"),
             (f"{RECIPE} trainig.steps=3", "training"),
@@ -166,6 +174,6 @@ def test_a_mistake_is_one_line_that_names_it(
     (tmp_path / "file").write_text(text)
     (tmp_path / "folder.npz").mkdir()
     said = refusal(words)
-    assert message in said
+    assert message in f"{said}$"  # where it ends
     assert said.startswith("dprmt")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder.npz"]

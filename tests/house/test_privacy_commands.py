@@ -123,8 +123,15 @@ def test_numbers_as_people_write_them(ask: Ask) -> None:
     assert found["steps"] == 10_000
     assert Fraction(found["delta"]) <= Fraction(1, 60000)
     assert found["delta"] == pytest.approx(1 / 60000, rel=1e-15)
-    epochs = ask(f"epsilon --noise-multiplier 1 --sample-rate .3 {AT} --epochs 1")  # an epoch of 3⅓ steps
-    assert epochs["steps"] == 4
+    for rate, epochs, steps in (
+        (".3", "1", 4),
+        (".03", "12", 400),
+        (".06", "12.0", 200),
+        (".1", "1.1", 11),
+        ("2000/67349", "12", 405),
+    ):
+        by_text = ask(f"epsilon --noise-multiplier 1 --sample-rate {rate} {AT} --epochs {epochs}")
+        assert by_text["steps"] == steps  # of the decimals, not of the floats next to them
     rated = ask(f"epsilon --noise-multiplier 2 --samples 1000 --batch-size 30 --epochs 1.5 {AT}")
     assert rated == ask(f"epsilon --noise-multiplier 2 --sample-rate 3/100 --steps 50 {AT}")
 
