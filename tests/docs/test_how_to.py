@@ -50,12 +50,14 @@ def test_programs_run(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert private.epsilon(delta=1e-5) == DPSGD(1.2, private.mechanism.sampling).epsilon(steps=10, delta=1e-5)
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
-def test_commands_parse(path: Path) -> None:
+@pytest.mark.parametrize("path", [*PAGES, ROOT / "docs" / "quickstart_epsilon.md"], ids=lambda path: path.stem)
+def test_commands_parse_and_those_for_epsilon_answer(path: Path) -> None:
     for line in "\n".join(blocks(path, "sh")).splitlines():
         words = shlex.split(line.partition(" > ")[0], comments=True)
         if "dprmt" in words:
-            assert vars(build_parser().parse_args(words[words.index("dprmt") + 1 :]))  # else: exit code 2
+            words = words[words.index("dprmt") + 1 :]
+            assert vars(build_parser().parse_args(words))  # else: exit code 2
+            assert words[0] != "epsilon" or main(words) == 0
 
 
 def test_shell_and_python_ask_for_the_same_run(capsys: pytest.CaptureFixture[str]) -> None:

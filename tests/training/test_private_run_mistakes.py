@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, IterableDataset, RandomSampler, TensorD
 
 from dprmt import ParameterError, TrainingStateError
 from dprmt.training.clipping import Units
-from dprmt.training.private_run import PrivateRun
+from dprmt.training.private_run import AdaptiveClipping, PrivateRun
 from tests.training.test_private_run import ROWS, first, losses, new, train, weights
 
 LOADER = DataLoader(ROWS, batch_size=12, shuffle=True)
@@ -152,7 +152,7 @@ MISTAKES: dict[str, tuple[Any, ...]] = {  # the act, what is said, and options o
     "saved in mid-step": (lambda run, _: run.state_dict(), "a step is under way", SMALL | {"prepare": one_micro_batch}),
     "another optimizer's state": (
         lambda run, _: run.load_state_dict(new(optimizer=torch.optim.Adam, steps=6).state_dict()),
-        "state: optimizer must be that of this run, 'SGD', got 'Adam'",
+        "state must be of a run like this one .optimizer: Adam then, SGD now",
     ),
     "pickled": (lambda run, _: pickle.dumps(run), r"save private.state_dict\(\)"),
     "copied": (lambda run, _: copy.deepcopy(run), "cannot be pickled or copied"),
@@ -250,6 +250,10 @@ def test_a_changed_model(change: Callable[[Any], Any]) -> None:
         ({"owners": "author"}, "owners must be one of those of a Hugging Face data set"),
         ({"norms": "hutchinsom"}, "norms"),
         ({"clipping_norm": 0.0}, "clipping_norm"),
+        (
+            {"clipping_norm": AdaptiveClipping(noise_multiplier=0.5), "noise_multiplier": None, "target_epsilon": 0.5},
+            "target_epsilon .*\nFix: give AdaptiveClipping a larger noise_multiplier",
+        ),
         ({"max_grad_norm": 1.0}, "max_grad_norm must be written as clipping_norm"),
         ({"target_delta": 1e-5}, "target_delta must be written as delta"),
     ],

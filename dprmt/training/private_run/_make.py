@@ -215,7 +215,13 @@ def make_private(
     if isinstance(clipping_norm, PerLayerClipping):
         _check_layers(clipping_norm, plan, mechanism)
     if target is not None and δ is not None:
-        mechanism = calibrated(mechanism, total, target, δ)
+        try:
+            mechanism = calibrated(mechanism, total, target, δ)
+        except ParameterError as error:
+            if not isinstance(clipping_norm, AdaptiveClipping):
+                raise
+            fix = "give AdaptiveClipping a larger noise_multiplier: its counts cost ε, too"
+            raise ParameterError(error.name, error.value, error.allowed, fix) from error
     if isinstance(norms, str) and not isinstance(mechanism.norms, ExactNorms) and not rank():
         print(f"dprmt: norms={norms!r} stands for {mechanism.norms!r}", file=sys.stderr)
     folder = None if ledger is None else Path(ledger)

@@ -801,9 +801,9 @@ class Guard:
             self._ones = self._watched.grad = None
 
     def _facts(self) -> dict[str, tuple[Any, ...]]:
-        def facts(value: torch.Tensor) -> tuple[Any, ...]:
-            # Of a shard, the tensor in the model is not always the same.
-            same = 0 if self._is_spread else id(value)
-            return same, value.shape, value.dtype, value.device, bool(value._backward_hooks)
-
-        return {name: facts(value) for name, value in self._model.named_parameters() if value.requires_grad}
+        found: dict[str, tuple[Any, ...]] = {}
+        for name, value in self._model.named_parameters():
+            if value.requires_grad:
+                same = 0 if self._is_spread else id(value)
+                found[name] = same, value.shape, value.dtype, value.device, bool(value._backward_hooks)
+        return found
