@@ -93,10 +93,11 @@ def memory(rank: int, size: int) -> list[int]:
     """Bytes that stay in this process between steps: parameters, sums before they are noised, and Adam's moments."""
     model = network(64, sharded=True)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
-    step = private(model, optimizer)
+    step, before = private(model, optimizer, noise_multiplier=1.0), whole(model.table.weight)
     take(step, [rank], 0)
     sums = sum(value.summed_grad.untyped_storage().nbytes() for value in model.parameters())
     step.step()
+    assert (whole(model.table.weight) == before).all(1).nonzero().tolist() == [[model.table.padding_idx]]
     local = [value.to_local().numel() * 8 for value in model.parameters()]
     moments = [row[key].to_local().numel() * 8 for row in optimizer.state.values() for key in ("exp_avg", "exp_avg_sq")]
     return [sum(local), sums, sum(moments)]
