@@ -10,19 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dprmt.accounting import (
-    DPSGD,
-    AddRemove,
-    CyclicPoisson,
-    FixedSize,
-    GaussianRelease,
-    Group,
-    Neighbours,
-    Poisson,
-    RandomAllocation,
-    ReplaceOne,
-    ZeroOut,
-)
+from dprmt import accounting
+from dprmt.accounting import DPSGD, AddRemove, CyclicPoisson, FixedSize, GaussianRelease, Poisson, ReplaceOne, ZeroOut
 from dprmt.accounting.pairs._fixed_size import DisplacedPair, FixedSizeStep
 from dprmt.accounting.pairs._pairs import StepPair
 
@@ -67,14 +56,14 @@ def test_a_sum_and_a_count_of_one_batch_are_one_vector(alpha: float) -> None:
 @pytest.mark.parametrize(
     ("sampling", "neighbours"),
     [
-        (0.05, Group(2)),
+        (0.05, accounting.Group(2)),
         (FixedSize(5, 100), ReplaceOne()),
-        (RandomAllocation(20), ZeroOut()),
+        (accounting.RandomAllocation(20), ZeroOut()),
         (CyclicPoisson(0.01, 5), AddRemove()),
         (Poisson(0.05, 9, 100), ReplaceOne()),
     ],
 )
-def test_a_joint_shift_is_less_noise_for_every_sampling(sampling: object, neighbours: Neighbours) -> None:
+def test_a_joint_shift_is_less_noise_for_every_sampling(sampling: object, neighbours: accounting.Neighbours) -> None:
     joint = DPSGD(1.2, sampling, neighbours=neighbours, beside=[GaussianRelease(1.6)])  # type: ignore[arg-type]
     alone = DPSGD(1.2 * 1.6 / 2.0, sampling, neighbours=neighbours)  # type: ignore[arg-type]
     found, wanted = (one.epsilon(steps=20, delta=1e-5) for one in (joint, alone))
@@ -97,7 +86,7 @@ def literal(own: float | None, others: np.ndarray, rate: float, most: int, sigma
 
 @pytest.mark.parametrize(("most", "rate"), [(1, 0.3), (2, 0.5), (3, 0.4)])
 @pytest.mark.parametrize("neighbours", [ZeroOut(), AddRemove(), ReplaceOne()])
-def test_literal_truncated_batches_of_four_samples(most: int, rate: float, neighbours: Neighbours) -> None:
+def test_literal_truncated_batches_of_four_samples(most: int, rate: float, neighbours: accounting.Neighbours) -> None:
     """In both directions; others opposite to the sample, like it, drawn, and without a gradient: attained."""
     sigma = 0.9
     above, below = DPSGD(sigma, Poisson(rate, most, 4), neighbours=neighbours).step().pairs(0, 0.0)

@@ -92,7 +92,7 @@ def test_delta_bounds_hold_the_exact_delta_and_are_narrow(phases, share):
     assert low <= exact * (1 + mp.mpf("1e-15"))
     assert high >= min(exact, 1) * (1 - mp.mpf("1e-15"))
     tilt = best_tilt(phases, Question(epsilon=epsilon))[0]
-    if tilt * MESH < 5 and sum(w for place, w in law.items() if place * MESH <= epsilon) > 0.01:
+    if tilt * MESH < 3 and sum(w for place, w in law.items() if place * MESH <= epsilon) > 0.01:
         log_chernoff = float(log_mgf(phases, np.array([tilt]))[0] + log_kappa(np.array(tilt)) - tilt * epsilon)
         assert high - low - float(infinite) <= 1e-8 * np.exp(min(log_chernoff, 0.0)) + 1e-15 * float(infinite)
 

@@ -8,21 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dprmt import ParameterError
-from dprmt.accounting import (
-    DPSGD,
-    AddRemove,
-    ExactNorms,
-    FixedOrder,
-    GaussianRelease,
-    Group,
-    Hutchinson,
-    Poisson,
-    ReplaceOne,
-    ZeroOut,
-    calibrate,
-    compose,
-)
+from dprmt import ParameterError, accounting
+from dprmt.accounting import DPSGD, AddRemove, ExactNorms, FixedOrder, Group, Hutchinson, ReplaceOne, ZeroOut, compose
 
 
 @settings(max_examples=8)
@@ -38,7 +25,7 @@ def test_as_many_steps_of_poisson_sampling_cost_no_more(
 ) -> None:
     """A step at q = 1 dominates one at any q, so E epochs dominate E steps: no lower end exceeds the upper one."""
     order = DPSGD(sigma, FixedOrder(), norms).epsilon(epochs=steps, delta=delta)
-    drawn = DPSGD(sigma, Poisson(rate), norms).epsilon(steps=steps, delta=delta)
+    drawn = DPSGD(sigma, accounting.Poisson(rate), norms).epsilon(steps=steps, delta=delta)
     assert drawn.lower <= order.upper
     if rate == 1.0:
         assert order.lower <= drawn.upper
@@ -72,7 +59,7 @@ def test_steps_are_epochs_in_all_questions() -> None:
     curve = run.epsilon(epochs=[1, 3], delta=1e-5)
     assert curve.lower[1] <= three.upper
     assert three.lower <= curve.upper[1]
-    found = calibrate(run, epochs=3, target_epsilon=2.0, delta=1e-5)
+    found = accounting.calibrate(run, epochs=3, target_epsilon=2.0, delta=1e-5)
     assert found.epsilon(epochs=3, delta=1e-5).upper <= 2.0
     assert found.noise_multiplier == pytest.approx(3.44, rel=0.01)
 
@@ -89,9 +76,9 @@ def test_groups_in_a_fixed_order_are_one_batch_at_worst(size: int, relation: Zer
     """All samples of a person in one batch: a Gaussian of m times the shift, twice that where samples are replaced."""
     shift = size * (2 if relation.is_replacement else 1)
     run = DPSGD(5.0, FixedOrder(), neighbours=Group(size, relation) if size > 1 else relation)
-    exact = compose([(GaussianRelease(5.0 / shift), 3)])
+    exact = compose([(accounting.GaussianRelease(5.0 / shift), 3)])
     found = run.epsilon(epochs=3, delta=1e-5)
     assert tuple(found) == pytest.approx(tuple(exact.epsilon(1e-5)), rel=1e-12)
     assert found.is_narrow
-    spread = compose([(GaussianRelease(5.0 / shift * math.sqrt(size)), 3)])  # in as many batches
+    spread = compose([(accounting.GaussianRelease(5.0 / shift * math.sqrt(size)), 3)])  # in as many batches
     assert spread.epsilon(1e-5).lower <= found.upper

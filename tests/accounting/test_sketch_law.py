@@ -16,17 +16,9 @@ from scipy.special import gammainc
 
 from dprmt.accounting import DPSGD, HutchPlusPlus
 from dprmt.accounting.laws import _laws as _sketched_law
+from dprmt.accounting.laws import _sketch
 from dprmt.accounting.laws import _sketch as _sketch_bounds
-from dprmt.accounting.laws._sketch import (
-    ROUNDING,
-    SHIFTS,
-    elimination_bound,
-    expected_majorants,
-    hinge_bound,
-    probe_copies,
-    residual_tail,
-    tangent_bound,
-)
+from dprmt.accounting.laws._sketch import ROUNDING, SHIFTS, hinge_bound, probe_copies, residual_tail, tangent_bound
 from dprmt.training.norms import hutchpp_squared_norms
 
 
@@ -105,7 +97,7 @@ def literal_majorant(cap: float, count: int, sketch: int, shift: float) -> float
 @pytest.mark.parametrize(("cap", "count", "sketch"), [(1.2, 5, 16), (1.1, 2, 8), (3.0, 4, 16)])
 def test_the_shifted_majorant_is_valid_and_tight(cap: float, count: int, sketch: int) -> None:
     """Never below quadrature, and at most a tenth above it, at each shift a that the code tries."""
-    found = expected_majorants(cap, count, sketch)
+    found = _sketch.expected_majorants(cap, count, sketch)
     for shift, value in zip(SHIFTS[:3], found[:3], strict=True):
         exact = literal_majorant(cap, count, sketch, float(shift))
         assert exact * (1 - 1e-6) <= value <= 1.1 * exact
@@ -147,7 +139,7 @@ def test_solving_takes_the_smaller_bound_for_every_number_of_large_directions(to
                 scale, terms, dof = case
                 hinge, tangent = float(hinge_bound(scale, terms, dof)), float(tangent_bound(scale, terms, dof))
                 worst, several = max(worst, min(hinge, b * tangent)), max(several, hinge if b > 1 else 0.0)
-    assert elimination_bound(total, sketch, False, cut) == pytest.approx(worst, rel=1e-12)
+    assert _sketch.elimination_bound(total, sketch, False, cut) == pytest.approx(worst, rel=1e-12)
     assert worst < several  # b tangents are what makes it smaller
 
 

@@ -21,7 +21,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from dprmt.cli import build_parser, main
-from dprmt.training.recipes import builtin_recipes, load_recipe
+from dprmt.training.recipes import builtin_recipes, load_recipe, recipe_from_dict
 from tests.conftest import Ask, Say
 
 
@@ -70,7 +70,7 @@ def test_rates_are_never_rounded_down(batch: int, more: int) -> None:
 def test_recipes_are_listed_and_printed(say: Say, ask: Ask) -> None:
     assert tuple(say("recipes").split()) == builtin_recipes()
     printed = tomllib.loads(say("recipes minilm-docstrings"))
-    assert printed == load_recipe("minilm-docstrings").to_dict()
+    assert recipe_from_dict(printed) == load_recipe("minilm-docstrings")
     assert set(ask("recipes")) == set(builtin_recipes())
 
 

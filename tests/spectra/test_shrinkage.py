@@ -12,16 +12,8 @@ import scipy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dprmt.spectra import (
-    MarchenkoPastur,
-    bulk_edge,
-    detection_threshold,
-    hard_threshold,
-    shrink,
-    spike_map,
-    spike_map_inverse,
-    vector_overlaps,
-)
+from dprmt import spectra
+from dprmt.spectra import MarchenkoPastur, bulk_edge, detection_threshold, hard_threshold, shrink, spike_map
 from tests.spectra.simulation import FACTORS, SHAPES, SIGMAS
 
 LOSSES = ("frobenius", "operator", "nuclear")
@@ -64,7 +56,7 @@ def test_each_shrinker_minimises_its_loss(shape, loss):
     """No η has a smaller norm of the limiting error block, at signals from 1.02 to 10 times the threshold."""
     for factor in (1.02, 1.1, 1.3, 2.0, 10.0):
         λ = factor * detection_threshold(shape, 1.0)
-        overlaps = vector_overlaps(λ, shape, 1.0)
+        overlaps = spectra.vector_overlaps(λ, shape, 1.0)
 
         def risk(η, λ=λ, overlaps=overlaps):
             return float(np.linalg.norm(error_block(η, λ, *overlaps), NORMS[loss]))
@@ -82,7 +74,7 @@ def test_shrinkers_shrink(shape, sigma, factor):
     """0 <= nuclear <= Frobenius <= operator <= F⁻¹(y) <= y; the middle two are 0 exactly if y <= b₊."""
     y = factor * bulk_edge(shape, sigma)
     frobenius, operator, nuclear = (shrink(y, shape, sigma, loss) for loss in LOSSES)
-    chain = [0.0, nuclear, frobenius, operator, spike_map_inverse(y, shape, sigma), y]
+    chain = [0.0, nuclear, frobenius, operator, spectra.spike_map_inverse(y, shape, sigma), y]
     assert all(a <= b * (1 + 1e-14) for a, b in itertools.pairwise(chain))
     if abs(factor - 1) > 1e-14:
         assert (frobenius > 0) == (operator > 0) == (factor > 1)

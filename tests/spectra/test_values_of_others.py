@@ -9,17 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from dprmt.spectra import (
-    MarchenkoPastur,
-    detection_threshold,
-    estimate_sigma,
-    hard_threshold,
-    noisy_spectrum,
-    screenot_threshold,
-    shrink,
-    spike_map,
-    whiten,
-)
+from dprmt import spectra
+from dprmt.spectra import MarchenkoPastur, detection_threshold, estimate_sigma, hard_threshold, screenot_threshold
 from dprmt.spectra._tracy_widom import tracy_widom_tail
 
 Point = tuple[Any, float]
@@ -88,7 +79,7 @@ SOURCES = [
     Source("Gavish & Donoho (2014), abstract, unknown noise", lambda n: hard_threshold((n, n)), 2e-4, [(100, 2.858)]),
     Source(
         "Gavish & Donoho (2017), square matrices, y = 3",
-        lambda loss: shrink(3.0, (1, 1), 1.0, loss=loss),
+        lambda loss: spectra.shrink(3.0, (1, 1), 1.0, loss=loss),
         1e-12,
         [("frobenius", math.sqrt(5)), ("operator", (3 + math.sqrt(5)) / 2), ("nuclear", 1.8541019662496845)],
     ),
@@ -121,13 +112,13 @@ SOURCES = [
     ),
     Source(
         "weightwatcher 0.7.7, spike_lmax(S, 4)",
-        lambda s: float(spike_map(s, (100, 400), 1 / 20)) ** 2,
+        lambda s: float(spectra.spike_map(s, (100, 400), 1 / 20)) ** 2,
         1e-12,
         [(1.0, 2.5), (2.0, 5.3125), (4.0, 17.265625)],
     ),
     Source(
         "weightwatcher 0.7.7, stable_rank(evals)",
-        lambda values: noisy_spectrum(np.diag(values), 1.0).stable_rank,
+        lambda values: spectra.noisy_spectrum(np.diag(values), 1.0).stable_rank,
         1e-12,
         [([2.0, 1.0, 1.0], 1.5)],
     ),
@@ -157,7 +148,7 @@ SOURCES = [
     ),
     Source(
         "Sinkhorn's limit of [[1, 2], [3, 4]] in closed form, with row sums 2: 2/(1 + √(2·3/(1·4)))",
-        lambda rounds: float(whiten(np.sqrt([[1.0, 2.0], [3.0, 4.0]]), rounds=rounds)[0][0, 0] ** 2),
+        lambda rounds: float(spectra.whiten(np.sqrt([[1.0, 2.0], [3.0, 4.0]]), rounds=rounds)[0][0, 0] ** 2),
         1e-10,
         [(60, 2 / (1 + math.sqrt(1.5)))],
     ),

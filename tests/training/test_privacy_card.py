@@ -13,19 +13,8 @@ from scipy import stats
 from dprmt import ParameterError
 from dprmt.accounting import DPSGD, GaussianRelease, compose
 from dprmt.cli import main
-from dprmt.training.harness import (
-    CARD,
-    Run,
-    TrainingResult,
-    _privacy_cost,
-    dry_run,
-    read_card,
-    read_metrics,
-    read_summary,
-    read_sweep_card,
-    train,
-    train_task,
-)
+from dprmt.training import harness
+from dprmt.training.harness import CARD, Run, _privacy_cost, dry_run, read_card, read_summary, read_sweep_card, train
 from dprmt.training.harness._privacy_cost import SCORE, release_score
 from dprmt.training.randomness import SecureRandom, secret_generator
 from dprmt.training.recipes import Recipe
@@ -100,7 +89,7 @@ def test_there_is_none_without_privacy(folder: Path, tmp_path: Path, capsys: pyt
         assert capsys.readouterr().err.count("\n") == 1
 
 
-def sweep(swept: Recipe, key: str, values: list[float], folder: Path, **options: int) -> list[TrainingResult]:
+def sweep(swept: Recipe, key: str, values: list[float], folder: Path, **options: int) -> list[harness.TrainingResult]:
     """One run for each value, each in its own folder."""
     return [train(swept.with_changes({key: value}), folder / str(value), **options) for value in values]
 
@@ -175,7 +164,7 @@ def test_the_score_is_charged_with_the_steps_and_exact_ones_are_private(
     # Nothing but the noisy accuracy is said, and it is not the exact one.
     assert result.evaluation.keys() == {"accuracy", "standard_deviation", "samples"}
     assert result.evaluation["standard_deviation"] == NOISE / 30
-    seen = read_metrics(run)
+    seen = harness.read_metrics(run)
     assert not any("evaluation" in line for line in seen)
     exact = seen[-1]["private"]["evaluation"]["accuracy"]  # type: ignore[index]
     assert exact * 30 == pytest.approx(round(exact * 30))
@@ -239,7 +228,7 @@ def test_steps_after_the_release_are_charged_beside_it(folder: Path, tmp_path: P
     assert (result.steps, result.charged) == (3, 6)
     expected = compose([(DPSGD(1.0, RATE), 6), GaussianRelease(NOISE)]).epsilon(1e-4)
     assert expected.lower <= result.epsilon == pytest.approx(expected.upper, rel=1e-3)
-    assert read_metrics(run)[-1]["epsilon"] == result.epsilon
+    assert harness.read_metrics(run)[-1]["epsilon"] == result.epsilon
 
 
 @pytest.mark.parametrize("sampling", ["poisson", "allocation"])
@@ -288,4 +277,4 @@ def test_what_has_no_bound_is_refused_by_name(folder: Path, changes: dict[str, o
 
 def test_a_task_that_does_not_say_how_many_rows_it_scores_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ParameterError, match="no accuracy over a known number of rows"):
-        train_task(network(), task(), settings(evaluation={"private_noise": 2.0}), tmp_path / "run")
+        harness.train_task(network(), task(), settings(evaluation={"private_noise": 2.0}), tmp_path / "run")

@@ -88,7 +88,7 @@ def make_private(
     optimizer : torch.optim.Optimizer
         Any optimizer of all trainable parameters whose ``step()`` needs no closure.
     dataset_or_loader : Dataset or DataLoader
-        Data with a length; the sampler of a loader is replaced.
+        Data with a length. The sampler of a loader is replaced; its ``collate_fn`` makes each row from one row.
     norms : str, Norms or NormEstimator
         Norm method. Start with ``"exact"``; ``"ghost"`` needs less memory. ``Hutchinson(probes, secret=...)`` and
         ``HutchPlusPlus(...)`` estimate norms.
