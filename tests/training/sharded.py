@@ -28,7 +28,7 @@ class Network(nn.Module):
 
     def __init__(self, width: int = 7) -> None:
         super().__init__()
-        self.table, self.head = nn.Embedding(11, width, padding_idx=1), nn.Linear(width, 5)
+        self.table, self.head = nn.Embedding(11, width), nn.Linear(width, 5)
         self.blocks = nn.ModuleList([Block(width), Block(width)])
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
