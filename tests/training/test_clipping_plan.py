@@ -12,6 +12,7 @@ import torch
 from opacus.grad_sample import GradSampleModule
 from opacus.optimizers import DPOptimizer
 from torch import nn
+from transformers.pytorch_utils import Conv1D
 
 from audits.steps import Parts, make_private, private_sgd
 from dprmt import ParameterError, TrainingStateError
@@ -40,14 +41,15 @@ def own_parameter() -> nn.Module:
     )
 
 
-def tied() -> nn.Module:
-    model = nn.ModuleDict({"first": nn.Linear(8, 8), "second": nn.Linear(8, 8)})
+def tied(first: Any = nn.Linear, second: Any = nn.Linear) -> nn.Module:
+    model = nn.ModuleDict({"first": first(8, 8), "second": second(8, 8)})
     model["second"].weight = model["first"].weight
     return model
 
 
 REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "tied": (tied, "first.weight = second.weight"),
+    "a table as a Conv1D": (lambda: tied(nn.Embedding, Conv1D), "first.weight = second.weight"),
     "parameters alone": (lambda: nn.ParameterDict({"a": nn.Parameter(torch.ones(2))}), "model: ParameterDict"),
     "batch norm": (lambda: network(nn.BatchNorm1d(8)), "3: BatchNorm1d"),
     "batch norm without parameters": (lambda: network(nn.BatchNorm1d(8, affine=False)), "ModuleValidator.fix"),
@@ -68,6 +70,11 @@ def test_models_are_refused_before_the_first_step(case: str, clipping: str) -> N
         private(build(), clipping)
     assert error.value.name == "model"
     assert words in str(error.value)
+
+
+def test_the_norm_of_a_tied_table_is_exact() -> None:
+    assert private(network()).record.estimated
+    assert not private(tied(nn.Embedding, nn.Linear)).record.estimated
 
 
 def test_a_frozen_tied_or_own_parameter_is_fine() -> None:

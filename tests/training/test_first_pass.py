@@ -49,19 +49,21 @@ def test_a_layer_whose_first_axis_is_not_the_sample(length: int, words: str, cli
     assert all(value.grad is None and value.summed_grad is None for value in step.model.parameters())
 
 
-def test_one_sample_shows_nothing_so_that_the_next_micro_batch_is_looked_at_too() -> None:
+@pytest.mark.parametrize("shows_nothing", [torch.ones(1, 3), torch.full((2, 3), torch.nan)], ids=["one row", "NaN"])
+def test_a_micro_batch_that_shows_nothing_leaves_the_next_one_to_be_looked_at(shows_nothing: torch.Tensor) -> None:
     torch.manual_seed(0)
     model = nn.Linear(3, 2)
-    inputs = torch.randn(4, 3)
-    expected = literal_sum(model, [model(row[None]).square().sum() for row in inputs], 1.0)
+    inputs = torch.randn(3, 3)
+    counted = [row for row in (*shows_nothing, *inputs) if bool(row.isfinite().all())]
+    expected = literal_sum(model, [model(row[None]).square().sum() for row in counted], 1.0)
     before = [value.detach().clone() for value in model.parameters()]
     step = private(model, "exact")
-    step.accumulate(step.model(inputs[:1]).square().sum(1), samples=[0], step=0)
-    mixed = step.model(inputs[1:]).square().sum(1)
+    step.accumulate(step.model(shows_nothing).square().sum(1), samples=range(len(shows_nothing)), step=0)
+    mixed = step.model(inputs).square().sum(1)
     with pytest.raises(ParameterError, match="no sample in another's loss"):
-        step.accumulate(mixed - mixed.mean(), samples=[1, 2, 3], step=0)
+        step.accumulate(mixed - mixed.mean(), samples=[7, 8, 9], step=0)
     step.discard()
-    step.accumulate(step.model(inputs[1:]).square().sum(1), samples=[1, 2, 3], step=0)
+    step.accumulate(step.model(inputs).square().sum(1), samples=[7, 8, 9], step=0)
     step.step()  # the first micro-batch is still in the sum, once
     for old, value, total in zip(before, model.parameters(), expected, strict=True):
         torch.testing.assert_close(old - value.detach(), total, rtol=1e-3, atol=1e-6)

@@ -20,7 +20,7 @@ from scipy import stats
 
 from audits.steps import Parts
 from dprmt import ParameterError
-from dprmt.accounting import DPSGD, Hutchinson
+from dprmt.accounting import DPSGD, GaussianRelease, Hutchinson, compose
 from dprmt.training.harness._checkpoint import load_checkpoint, save_checkpoint
 from dprmt.training.harness._recipe import check_gradients_arrive
 from dprmt.training.harness._run_folder import RunFolder
@@ -111,6 +111,9 @@ def test_spent_epsilon_is_the_accountants_upper_bound_or_more():
     assert planned.after(29) == planned.after(30) == mechanism.epsilon(steps=30, delta=1e-5).upper
     assert planned.after(31) == mechanism.epsilon(steps=32, delta=1e-5).upper
     assert spent.after(17, exactly=True) == mechanism.epsilon(steps=17, delta=1e-5).upper < spent.after(18)
+    release = GaussianRelease(3.0)
+    planned = SpentEpsilon(mechanism, 1e-5, 64, (release,))
+    assert planned.after(7) == compose([(mechanism, 7), release]).epsilon(1e-5).upper
 
 
 def test_spent_epsilon_in_blocks_is_an_upper_bound_whatever_was_asked_first(monkeypatch: pytest.MonkeyPatch) -> None:

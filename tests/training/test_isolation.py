@@ -100,6 +100,14 @@ def test_a_row_that_is_alone_is_looked_at_beside_an_earlier_one() -> None:
         accumulate(step, losses, x[1:], 1)
 
 
+def test_a_row_that_is_alone_at_first_leaves_the_next_micro_batch_to_be_looked_at() -> None:
+    """Only more than two rows mix."""
+    step, x = private(network(), replay=0.0), torch.randn(SIZE, WIDTH)
+    for number, (size, said) in enumerate(((1, None), (SIZE, "no sample in another's loss"))):
+        outcome(step, lambda x: (l := step.model(x)) + (l.mean() if len(x) > 2 else 0.0), x[:size], size, said, number)
+        step.step()
+
+
 Losses = Callable[[Any, Any], torch.Tensor]
 MIXED = r"depends? on other samples"
 

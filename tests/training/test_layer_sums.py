@@ -8,8 +8,10 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import nn
+from transformers.models.bart.modeling_bart import BartScaledWordEmbedding
 
 from audits.steps import private_sgd
+from dprmt.accounting import ExactNorms
 from dprmt.training.clipping._formed_layers import NormPolicy
 from dprmt.training.clipping._matrix_layers import plan_layers
 from dprmt.training.clipping._modules import trainable_modules
@@ -70,6 +72,7 @@ KINDS: dict[str, Kind] = CONVOLUTIONS | {
     "linear, wide": (lambda: nn.Linear(30, 40), image(3, 30)),
     "linear, several axes": (lambda: nn.Linear(30, 40), image(2, 3, 30)),
     "embedding": (lambda: nn.Embedding(7, 5, padding_idx=2), tokens(6)),
+    "embedding, scaled": (lambda: BartScaledWordEmbedding(7, 5, 2, embed_scale=3.0), tokens(6)),
     "embedding, two axes": (lambda: nn.Embedding(7, 5), tokens(3, 4)),
     "layer norm": (lambda: nn.LayerNorm(5), image(7, 5)),
     "layer norm, two axes": (lambda: nn.LayerNorm((7, 5)), image(3, 7, 5)),
@@ -138,7 +141,8 @@ def test_norms_and_sums_are_those_of_a_loop(kind: str) -> None:
     expected = literal(module, x, g)
     for name, policy in POLICIES.items():
         found = measured(module, policy, x, g)
-        if not any(record.norms for record in plan_layers(trainable_modules(module), policy)[0].records):
+        (layer,) = plan_layers(trainable_modules(module), policy)
+        if all(record.norms == ExactNorms() for record in layer.records):
             torch.testing.assert_close(found[0], expected[0], rtol=2e-4, atol=0.0, msg=name)
         for value, right in zip(found[1:], expected[1:], strict=True):
             torch.testing.assert_close(value.double(), right, rtol=1e-4, atol=1e-4, msg=name)

@@ -22,6 +22,7 @@ from dprmt.training.clipping import Units
 from dprmt.training.denoising import Denoising
 from dprmt.training.optimizers import DPAdamBC, DPGrape
 from dprmt.training.private_run import BandedNoise, PrivateRun, make_private
+from dprmt.training.private_run._randomness import Randomness
 from dprmt.training.subspaces import Subspaces
 from tests.training.literal import clipped_sum, gradients_of
 from tests.training.tiny_recipe import positions
@@ -95,6 +96,7 @@ def test_a_step_releases_the_clipped_sum_over_the_expected_batch_size(data: Any,
     for batch in private:
         (literal := network()).load_state_dict(private.model.state_dict())
         drawn = positions(batch)
+        private._inner.stands_in = True  # as after a micro-batch of no row of this process
         returned = private.step(losses(private), batch, return_losses=True)
         assert returned is not None
         assert len(returned) == len(drawn)
@@ -181,6 +183,18 @@ def test_a_loop_of_its_own_does_the_same() -> None:
             other.accumulate(losses(other), part)
         other.finish()
     assert all(map(torch.equal, weights(private.model), weights(other.model)))
+
+
+def test_no_two_micro_batches_share_their_dropout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor do those of two processes: rows at one place of both would have one mask."""
+    purposes, derive = [], Randomness.derive
+    monkeypatch.setattr(Randomness, "derive", lambda own, purpose: purposes.append(purpose) or derive(own, purpose))
+    for process in range(2):
+        private = new(micro_batch_size=2, steps=2)
+        private._rank = process
+        train(private)
+    dropout = [purpose for purpose in purposes if purpose.startswith("dropout")]
+    assert len(set(dropout)) == len(dropout) > 4
 
 
 def test_epochs_end_with_the_run() -> None:

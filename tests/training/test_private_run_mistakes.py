@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader, IterableDataset, RandomSampler, TensorD
 from dprmt import ParameterError, TrainingStateError
 from dprmt.training.clipping import Units
 from dprmt.training.private_run import AdaptiveClipping, PrivateRun
+from dprmt.training.private_run._batches import _Collation
 from tests.training.test_private_run import ROWS, first, losses, new, train, weights
 
 LOADER = DataLoader(ROWS, batch_size=12, shuffle=True)
@@ -354,6 +355,14 @@ def test_a_collated_row_is_made_from_one_row(collate: Any, workers: int, is_refu
     with pytest.raises(TrainingStateError, match="collate_fn makes a row") if is_refused else nullcontext():
         step(private, first(private))
     assert private.steps_charged == (0 if is_refused else 1)
+
+
+def test_one_row_says_nothing_about_collate_fn() -> None:
+    """Micro-batches of several rows are still compared after it."""
+    collation, numbered = _Collation(mean_taken_off, False), [(place, ROWS[place]) for place in range(2)]
+    collation(numbered[:1])
+    with pytest.raises(TrainingStateError, match="collate_fn makes a row"):
+        collation(numbered)
 
 
 class FailsOnce(TensorDataset):  # type: ignore[misc]

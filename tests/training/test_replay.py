@@ -169,6 +169,9 @@ def test_a_generator_that_no_module_has_is_refused() -> None:
     model, own = single(), torch.Generator().manual_seed(5)
     with pytest.raises(TrainingStateError, match="depends on other samples"):
         go_on(model, rows(), lambda x: plain(model, x) * torch.rand(len(x), generator=own))
+    passes = iter(range(99))  # which numbers a sample gets would depend on how often others were run
+    with pytest.raises(TrainingStateError, match="depends on earlier passes"):
+        go_on(other := single(), rows(), lambda x: plain(other, x) + 0 * torch.rand(next(passes)).sum())
 
 
 def test_looking_leaves_every_generator_as_it_was() -> None:
@@ -185,6 +188,14 @@ def test_looking_leaves_every_generator_as_it_was() -> None:
     handle.remove()
     assert len(calls) >= 8
     assert states() == before
+
+
+def test_a_seed_of_the_models_own_generator_tells_nothing() -> None:
+    """Else a row that is removed would move the others on to masks that are known."""
+    steps = [private(noisy(), replay=0.0) for _ in range(2)]
+    for step in steps:
+        step.accumulate(partial(plain, step.model), samples=range(SIZE), step=0, batch=rows())
+    assert not torch.equal(*(step.model.own.get_state() for step in steps))
 
 
 @pytest.mark.parametrize("told", ["attention_mask", "padding_idx", "padding_idx of a tuple"])
@@ -274,20 +285,31 @@ def test_a_row_with_padding_among_others_is_run_alone() -> None:
     outcome(step, partial(over_padding, step.model), texts([7, 7, 3, 7]), 4, "not over padding")
 
 
+def test_gradients_of_padding_that_no_loss_shows_are_seen() -> None:
+    step = private(language())
+
+    def losses(batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        found = per_token(step.model, batch | {"attention_mask": torch.ones(())})
+        return (found - (1 - batch["attention_mask"]) * found.detach()).sum(1)
+
+    outcome(step, losses, texts([7, 7, 3, 7]), 4, "gradients at .* depend on other samples")
+
+
 def test_gradients_that_a_check_forms_are_in_no_sum() -> None:
     """They are formed where a row alone differs by more than rounding, and less than what is refused."""
     sums = []
     for checked in (True, False):
         torch.manual_seed(0)
-        step, x = private(single()), rows()
+        step, x = private(single(), replay=1.0), rows()
 
         def losses(part: torch.Tensor, step: ClippedStep = step) -> torch.Tensor:
             return plain(step.model, part) * (1.0 + 2e-5 * (len(part) > 1))
 
-        if checked:
-            step.accumulate(losses, samples=range(SIZE), step=0, batch=x)
-        else:
-            step.accumulate(losses(x), samples=range(SIZE), step=0)
+        for samples in (range(SIZE), range(SIZE, 2 * SIZE)):  # the second check leaves the first sum as it is, too
+            if checked:
+                step.accumulate(losses, samples=samples, step=0, batch=x)
+            else:
+                step.accumulate(losses(x), samples=samples, step=0)
         sums.append([value.summed_grad.clone() for value in step.optimizer.params])
     assert all(torch.equal(one, other) for one, other in zip(*sums, strict=True))
 

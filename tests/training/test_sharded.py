@@ -42,6 +42,7 @@ def take(step: Any, rows: list[int], number: int) -> None:
 def trained(rank: int, size: int, way: str, optimizer: Any = torch.optim.SGD) -> dict[str, torch.Tensor]:
     """Parameters after some logical steps without noise, in a process of so many; 0 for one that holds the model."""
     model = network(sharded=size > 0)
+    model.table.padding_idx = 1
     step = private(model, optimizer(model.parameters(), lr=0.1), norms=by_word(way, 2, 1, seed=7))
     for number, batch in enumerate(BATCHES):
         share = batch[rank :: max(size, 1)]
@@ -92,11 +93,13 @@ def test_sums_are_those_of_one_process(tmp_path: Path, size: int) -> None:
 def memory(rank: int, size: int) -> list[int]:
     """Bytes that stay in this process between steps: parameters, sums before they are noised, and Adam's moments."""
     model = network(64, sharded=True)
+    model.table.padding_idx = 1
     optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
-    step = private(model, optimizer)
+    step, before = private(model, optimizer, noise_multiplier=1.0), whole(model.table.weight)
     take(step, [rank], 0)
     sums = sum(value.summed_grad.untyped_storage().nbytes() for value in model.parameters())
     step.step()
+    assert (whole(model.table.weight) == before).all(1).nonzero().tolist() == [[1]]
     local = [value.to_local().numel() * 8 for value in model.parameters()]
     moments = [row[key].to_local().numel() * 8 for row in optimizer.state.values() for key in ("exp_avg", "exp_avg_sq")]
     return [sum(local), sums, sum(moments)]

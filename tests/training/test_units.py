@@ -256,6 +256,19 @@ def test_a_state_is_seen_behind_a_second_forward_pass() -> None:
         add(step, [0], ["a"], losses=lambda b: step.model(b) + step.model(b))
 
 
+def test_a_state_that_only_another_unit_changes_is_seen() -> None:
+    step, largest, x = private(linear(), units=Units()), torch.ones(()), torch.tensor([[0.5] * 3, [2.0] * 3])
+    with pytest.raises(TrainingStateError, match="depends on other units"):
+        add(step, [0, 1], ["a", "b"], x=x, losses=lambda b: step.model(b)[:, 0] * largest.fill_(max(largest, b.max())))
+
+
+def test_units_of_one_call_draw_other_numbers() -> None:
+    step = private(linear(), units=Units())
+    drawn: list[float] = []
+    add(step, [0, 1], ["a", "b"], losses=lambda b: drawn.append(float(torch.rand(1))) or step.model(b).flatten())
+    assert drawn[-1] != drawn[-2]
+
+
 def test_the_norm_of_a_sparse_gradient_is_that_of_its_sum() -> None:
     """Torch holds one token's gradients apart: (1 + 1)² + 1² is not 1² + 1² + 1²."""
     step = private(nn.Embedding(5, 1, sparse=True), units=Units())

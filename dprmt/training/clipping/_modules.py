@@ -314,10 +314,20 @@ def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
 
 
 def padding_rows(model: nn.Module) -> dict[nn.Parameter, int]:
-    """Find the rows of tables that no sample trains: those of padding, unless something else uses the table, too."""
+    """Find the rows of tables that no sample trains: those of padding, unless something else uses the table, too.
+
+    Of a shard, where the row is among those that this process has.
+    """
     uses = Counter(value for part in model.modules() for value in part.parameters(recurse=False))
-    tables = [part for part in model.modules() if isinstance(part, nn.Embedding) and part.padding_idx is not None]
-    return {part.weight: part.padding_idx for part in tables if uses[part.weight] == 1}
+    found = {}
+    for part in model.modules():
+        if isinstance(part, nn.Embedding) and part.padding_idx is not None and uses[part.weight] == 1:
+            mesh, process, row = getattr(part.weight, "device_mesh", None), 0, part.padding_idx
+            if mesh is not None:  # each process has as many rows, the last one fewer
+                process, row = divmod(row, -(-len(part.weight) // mesh.size()))
+            if mesh is None or process == mesh.get_local_rank():
+                found[part.weight] = row
+    return found
 
 
 def changed_buffer(name: str) -> str:
