@@ -255,6 +255,7 @@ def test_a_changed_model(change: Callable[[Any], Any]) -> None:
             {"clipping_norm": AdaptiveClipping(noise_multiplier=0.5), "noise_multiplier": None, "target_epsilon": 0.5},
             "target_epsilon .*\nFix: give AdaptiveClipping a larger noise_multiplier",
         ),
+        ({"optimizer": torch.optim.LBFGS}, r"optimizer must be one whose step\(\) needs no closure: .* got 'LBFGS'"),
         ({"max_grad_norm": 1.0}, "max_grad_norm must be written as clipping_norm"),
         ({"target_delta": 1e-5}, "target_delta must be written as delta"),
     ],
@@ -264,17 +265,10 @@ def test_arguments_out_of_range(options: dict[str, Any], named: str) -> None:
         new(**options)
 
 
-def test_an_optimizer_that_computes_gradients_again() -> None:
-    model = nn.Linear(6, 2)
-    with pytest.raises(ParameterError, match=r"step\(\) needs no closure: .* got 'LBFGS'"):
-        new(model=model, optimizer=torch.optim.LBFGS(model.parameters()))
-
-
 @pytest.mark.parametrize("add", ["register_hook", "register_post_accumulate_grad_hook"])
-@pytest.mark.parametrize("regime", ["batched", "alone"])
-def test_hooks_on_gradients_are_not_called(add: str, regime: str) -> None:
+@pytest.mark.parametrize("options", [{}, ALONE])
+def test_hooks_on_gradients_are_not_called(add: str, options: dict[str, Any]) -> None:
     """So they are refused, before or after the run is made: a mask of a frozen row would hold no noise off."""
-    options: dict[str, Any] = {"units": Units(1, regime="alone")} if regime == "alone" else {}
     model = nn.Linear(6, 2)
     hook = getattr(model.weight, add)(lambda *_: None)
     with pytest.raises(ParameterError, match="hooks on a parameter's gradient must be none"):
