@@ -245,10 +245,10 @@ def test_a_changed_model(change: Callable[[Any], Any]) -> None:
         ({"ledger": "here", "delta": None}, "delta"),
         ({"ledger": __file__}, "ledger must be a folder"),
         ({"denoising": True}, "denoising"),
-        ({"telemetry": 20}, "telemetry"),
+        ({"telemetry": {"evry": 20}}, "telemetry"),
         ({"isolation_checks": 5}, "isolation_checks"),
         ({"owners": len}, "owners"),
-        ({"owners": "author"}, "owners must be one of those of a Hugging Face data set"),
+        ({"owners": "author"}, "owners must be a list with the owner of each row"),
         ({"norms": "hutchinsom"}, "norms"),
         ({"clipping_norm": 0.0}, "clipping_norm"),
         (

@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -103,6 +104,14 @@ def test_owners_are_drawn_and_charged(tmp_path: Path) -> None:
         ({"owners": "abcdef"}, "owners must be one integer or string for each of the 6 rows, got 6"),
         ({"owners": ["a", "", "b", None, math.nan, "c"]}, "missing values of owners must be 0: .*, got 3"),
         ({"owners": [1.0] * 6}, "owners must be integers or strings, got 1.0"),
+        (
+            {"owners": dict.fromkeys(range(6), "a")},
+            "owners must be a list with the owner of each of the 6 rows, got 'dict'",
+        ),
+        ({"owners": np.zeros((6, 2))}, "owners must be a list with the owner of each of the 6 rows, got 'ndarray'"),
+        ({"owners": [0, -1, 2, -1, 4, 5]}, "missing values of owners must be 0: .*, got 2"),
+        ({"owners": ["a", " ", "b", "nan", "<NA>", "c"]}, "missing values of owners must be 0: .*, got 3"),
+        ({"owners": [1, "1", 2, 2, 3, 3]}, "owners must be all integers or all strings"),
         ({"owners": [True] * 6}, "owners must be integers or strings, got True"),
         ({"units": Units(2)}, "owners must be given with units or averages"),
         ({"averages": True}, "owners must be given with units or averages"),

@@ -240,7 +240,7 @@ def checked_ids(name: str, values: Any, rows: int | None = None) -> list[SampleI
                 raise TypeError
             found.append(str(value) if isinstance(value, str) else operator.index(value))
         except TypeError:
-            raise ParameterError(name, value, "integers or strings") from None
+            raise ParameterError(name, value, "integers or strings", "convert all of them, as by str()") from None
     return found
 
 

@@ -426,8 +426,8 @@ def read_owners(data: Any, owners: Any, most: int | None) -> Owners:
     if isinstance(owners, str):
         columns = list(getattr(data, "column_names", None) or [])
         if owners not in columns:
-            known = f"the columns {', '.join(columns)}" if columns else "those of a Hugging Face data set"
-            raise ParameterError("owners", owners, f"one of {known}, or a list with the owner of each row")
+            known = f"one of the columns {', '.join(columns)}, or " if columns else ""
+            raise ParameterError("owners", owners, f"{known}a list with the owner of each row")
         values = data[owners]
     found = owners_of(check_owners("owners", values, len(data)))
     longest = max(map(len, found.items), default=0)
@@ -439,9 +439,24 @@ def read_owners(data: Any, owners: Any, most: int | None) -> Owners:
 
 def check_owners(name: str, owners: Sequence[Any] | torch.Tensor, rows: int) -> list[SampleId]:
     """Check the owner of every row, because a row without an owner could not be protected."""
-    if not isinstance(owners, str | torch.Tensor) and hasattr(owners, "__iter__"):
-        holes = sum(value is None or (isinstance(value, str) and not value) or value != value for value in owners)
-        if holes:
-            allowed = f"0: one integer or string for each of the {rows} rows"
-            raise ParameterError(f"missing values of {name}", holes, allowed)
-    return checked_ids(name, owners, rows)
+    if isinstance(owners, Mapping) or getattr(owners, "ndim", 1) != 1:
+        raise ParameterError(name, type(owners).__name__, f"a list with the owner of each of the {rows} rows")
+    if isinstance(owners, str) or not hasattr(owners, "__iter__"):
+        return checked_ids(name, owners, rows)
+    found = owners.tolist() if isinstance(owners, torch.Tensor) else list(owners)
+    if holes := sum(map(_is_missing, found)):
+        allowed = f"0: one integer or string for each of the {rows} rows"
+        raise ParameterError(f"missing values of {name}", holes, allowed)
+    names = checked_ids(name, found, rows)
+    if len({str(value) for value in names}) < len(set(names)):
+        raise ParameterError(name, "both 1 and '1', or such", "all integers or all strings: these would be two owners")
+    return names
+
+
+def _is_missing(value: Any) -> bool:
+    """Return whether a value is what tables have where nothing is known; -1 is the code of such values."""
+    if isinstance(value, str):
+        return value.strip().lower() in {"", "nan", "none", "null", "<na>"}
+    if value is None or type(value).__name__ in ("NAType", "NaTType"):
+        return True
+    return bool(value != value or value == -1)

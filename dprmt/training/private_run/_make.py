@@ -176,7 +176,8 @@ def make_private(
         groups = read_owners(dataset, each, None if units is None else units.rows_per_unit)
     if not isinstance(denoising, Denoising | None):
         raise ParameterError("denoising", denoising, "dprmt.training.denoising's Denoising(...), or left out")
-    if not isinstance(telemetry, bool | Mapping):
+    known = isinstance(telemetry, Mapping) and telemetry.keys() <= {"every", "window"}
+    if not known and not isinstance(telemetry, bool):
         raise ParameterError("telemetry", telemetry, "True, or a mapping such as {'every': 20}")
     micro = None if micro_batch_size is None else check_count("micro_batch_size", micro_batch_size)
     n = len(dataset) if groups is None else len(groups.names)

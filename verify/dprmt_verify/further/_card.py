@@ -6,11 +6,26 @@ from dprmt_verify._words import NotCoveredError
 
 
 def claim_of_card(card: Any) -> Any:
-    """What a card claims; its own δ and upper end must be the same, all else that it says is not read."""
+    """What a card claims. Whatever it says of the same run and its ends must be the same; all else is not read."""
     claim = card["claim"]
-    if card.get("delta", claim["delta"]) != claim["delta"]:
-        raise NotCoveredError(f"a card of delta {card['delta']!r} that claims {claim['delta']!r}")
-    said = card.get("epsilon", {}).get("upper")
-    if said is not None and said != claim["epsilon"]["upper"]:
-        raise NotCoveredError(f"a card that says upper {said!r} and claims {claim['epsilon']['upper']!r}")
+    said, claimed = _told(card), _told(claim)
+    for what, value in said.items():
+        if None not in (value, claimed[what]) and value != claimed[what]:
+            raise NotCoveredError(f"a card of {what} {value!r} that claims {claimed[what]!r}")
     return claim
+
+
+def _told(document: Any) -> dict[str, Any]:
+    whose = document.get("neighbours")
+    phases = [phase for phase in document.get("phases", ()) if phase["mechanism"]["kind"] == "dpsgd"]
+    found = {
+        "neighbours": whose["kind"] if isinstance(whose, dict) else whose,
+        "delta": document.get("delta"),
+        "steps": [phase["steps"] for phase in phases] or None,
+        "noise_multiplier": [phase["mechanism"]["noise_multiplier"] for phase in phases] or None,
+    }
+    for end in ("lower", "upper"):
+        found[end] = document.get("epsilon", {}).get(end)
+        ways = (document.get("by_direction") or {}).items()
+        found[f"{end} by direction"] = {way: bounds[end] for way, bounds in ways} or None
+    return found
