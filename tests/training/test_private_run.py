@@ -424,6 +424,7 @@ def test_states_of_other_runs_raise() -> None:
         ({"noise_multiplier": 2.0}, "mechanism"),
         ({"noise": BandedNoise(2)}, "mechanism"),
         ({"clipping_norm": 1.0}, "clipping_norm"),
+        ({"optimizer": torch.optim.Adam}, "of a run like this one .optimizer: SGD then, Adam now"),
         ({"data": TensorDataset(*ROWS[:50])}, "samples|mechanism"),
     ):
         with pytest.raises(ParameterError, match=named):

@@ -151,10 +151,6 @@ MISTAKES: dict[str, tuple[Any, ...]] = {  # the act, what is said, and options o
     "two iterations": (two_iterations, "another iteration"),
     "evaluation mode": (step, "evaluation mode", {"prepare": lambda run, _: run.model.eval()}),
     "saved in mid-step": (lambda run, _: run.state_dict(), "a step is under way", SMALL | {"prepare": one_micro_batch}),
-    "another optimizer's state": (
-        lambda run, _: run.load_state_dict(new(optimizer=torch.optim.Adam, steps=6).state_dict()),
-        "state must be of a run like this one .optimizer: Adam then, SGD now",
-    ),
     "pickled": (lambda run, _: pickle.dumps(run), r"save private.state_dict\(\)"),
     "copied": (lambda run, _: copy.deepcopy(run), "cannot be pickled or copied"),
 }
