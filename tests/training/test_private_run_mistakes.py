@@ -211,6 +211,7 @@ def test_two_calls_of_the_model_have_a_way() -> None:
         lambda model: setattr(model[0], "bias", nn.Parameter(torch.zeros(8))),
         lambda model: model[0].register_parameter("scale", nn.Parameter(torch.ones(1))),
         lambda model: model.double(),
+        lambda model: model[0].weight.register_hook(lambda _: None),
     ],
 )
 def test_a_changed_model(change: Callable[[Any], Any]) -> None:
@@ -264,17 +265,13 @@ def test_arguments_out_of_range(options: dict[str, Any], named: str) -> None:
 @pytest.mark.parametrize("add", ["register_hook", "register_post_accumulate_grad_hook"])
 @pytest.mark.parametrize("options", [{}, ALONE])
 def test_hooks_on_gradients_are_not_called(add: str, options: dict[str, Any]) -> None:
-    """So they are refused, before or after the run is made: a mask of a frozen row would hold no noise off."""
+    """So they are refused: a mask of a frozen row would hold no noise off."""
     model = nn.Linear(6, 2)
     hook = getattr(model.weight, add)(lambda *_: None)
     with pytest.raises(ParameterError, match="hooks on a parameter's gradient must be none"):
         new(model=model, **options)
     hook.remove()
-    private = new(model=model, **options)
-    batch = first(private)
-    model.weight.register_hook(lambda _: None)
-    with pytest.raises(TrainingStateError, match=r"changed since make_private: parameter 'weight'"):
-        step(private, batch)
+    new(model=model, **options)
 
 
 class Stream(IterableDataset[int]):  # type: ignore[misc]
@@ -334,7 +331,6 @@ OWN = torch.Generator().manual_seed(0)
         (mixed, 1, True),
         (by_size, 0, True),
         (padded, 0, False),
-        (padded, 1, False),
         (lambda rows: [torch.randn(len(rows), 6, generator=OWN), *default_collate(rows)[1:]], 0, False),
     ],
 )
@@ -355,22 +351,11 @@ def test_one_row_says_nothing_about_collate_fn() -> None:
         collation(numbered)
 
 
-class FailsOnce(TensorDataset):  # type: ignore[misc]
-    """A disk that does not give the sixth row at first."""
-
-    failed = False
-
-    def __getitem__(self, row: int) -> Any:
-        if row == 5 and not self.failed:
-            self.failed = True
-            raise OSError
-        return super().__getitem__(row)
-
-
 def test_rows_that_could_not_be_loaded_are_not_left_out() -> None:
-    private = new(FailsOnce(*ROWS.tensors), batch_size=len(ROWS), micro_batch_size=4, steps=1)
+    loader = DataLoader(ROWS, collate_fn=lambda rows, bad=iter([1]): 0 / 0 if next(bad, 0) else default_collate(rows))
+    private = new(loader, batch_size=len(ROWS), micro_batch_size=4, steps=1)
     batch = next(iter(private))
-    with pytest.raises(OSError):
+    with pytest.raises(ZeroDivisionError):
         step(private, batch)
     with pytest.raises(TrainingStateError, match="other rows than were drawn"):
         step(private, batch)

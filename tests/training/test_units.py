@@ -263,8 +263,7 @@ def test_a_state_that_only_another_unit_changes_is_seen() -> None:
 
 
 def test_units_of_one_call_draw_other_numbers() -> None:
-    step = private(linear(), units=Units())
-    drawn: list[float] = []
+    step, drawn = private(linear(), units=Units()), list[float]()
     add(step, [0, 1], ["a", "b"], losses=lambda b: drawn.append(float(torch.rand(1))) or step.model(b).flatten())
     assert drawn[-1] != drawn[-2]
 
