@@ -10,14 +10,16 @@ def claim_of_card(card: Any) -> Any:
     claim = card["claim"]
     said, claimed = _told(card), _told(claim)
     for what, value in said.items():
-        if None not in (value, claimed[what]) and value != claimed[what]:
+        is_told = claimed[what] is not None or "direction" not in what  # a claim of replacement has one direction
+        if value is not None and is_told and value != claimed[what]:
             raise NotCoveredError(f"a card of {what} {value!r} that claims {claimed[what]!r}")
     return claim
 
 
 def _told(document: Any) -> dict[str, Any]:
     whose = document.get("neighbours")
-    phases = [phase for phase in document.get("phases", ()) if phase["mechanism"]["kind"] == "dpsgd"]
+    phases = document.get("phases", [document] if "mechanism" in document else [])
+    phases = [phase for phase in phases if phase["mechanism"].get("kind", "dpsgd") == "dpsgd"]
     found = {
         "neighbours": whose["kind"] if isinstance(whose, dict) else whose,
         "delta": document.get("delta"),
