@@ -80,7 +80,7 @@ def test_a_card_is_a_record_and_its_claim_is_proved(tmp_path: Path, ask: Ask, sa
     assert ask("epsilon --from-json", file)["epsilon"] == card["epsilon"]
     card["claim"]["epsilon"]["upper"] *= 0.99
     file.write_text(json.dumps(card))
-    assert "a card that says upper" in refusal("verify", file)
+    assert "a card of upper" in refusal("verify", file)
     card["epsilon"]["upper"] = card["claim"]["epsilon"]["upper"]
     file.write_text(json.dumps(card))
     assert main(["verify", str(file), "--seconds", "20"]) == 4
@@ -238,7 +238,9 @@ def test_a_rate_that_tells_the_number_of_examples_is_none_of_add_remove(say: Say
     relation, public = "--neighbours add-remove", "the number of samples, names of labels"
     for command in ("epsilon --delta 1e-5", "delta --epsilon 1", "probes --delta 1e-5 --budget 2"):
         for group in ("", "--group 2"):
-            assert f"--samples must be left out where {relation}" in refusal(command, of_n, relation, group)
+            assert f"--samples must be left out where {relation.replace(' ', ' is ', 1)}" in refusal(
+                command, of_n, relation, group
+            )
     say("epsilon --delta 1e-5", of_n)
     assert public not in say(RUN, relation)
     assert public not in say(RUN, relation, "--group 2")
