@@ -239,8 +239,6 @@ def test_a_rate_that_tells_the_number_of_examples_is_none_of_add_remove(say: Say
     for command in ("epsilon --delta 1e-5", "delta --epsilon 1", "probes --delta 1e-5 --budget 2"):
         for group in ("", "--group 2"):
             assert "--samples must be left out where --neighbours is " in refusal(command, of_n, relation, group)
-                command, of_n, relation, group
-            )
     say("epsilon --delta 1e-5", of_n)
     assert public not in say(RUN, relation)
     assert public not in say(RUN, relation, "--group 2")
